@@ -1,0 +1,2 @@
+//! helix-shm
+fn main() {}

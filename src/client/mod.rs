@@ -1,0 +1,1 @@
+//! The rank's side: connect, prefetch, order, batch, state.

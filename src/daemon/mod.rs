@@ -1,0 +1,1 @@
+//! Sockets, supervision, the region table; drives the scheduler.

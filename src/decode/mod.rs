@@ -1,0 +1,1 @@
+//! The worker process: reading, decoding, transforms.

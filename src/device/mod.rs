@@ -1,0 +1,1 @@
+//! Where batches go: host, later CUDA and Ascend.

@@ -1,0 +1,3 @@
+//! Descriptors and the manifest that holds them.
+
+pub mod descriptor;

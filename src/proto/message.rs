@@ -1,0 +1,330 @@
+//! Ring messages: one 64-byte cache line each, of which the ring's sequence takes 8 and the body 56.
+//!
+//! A body is a plain struct without padding. Receivers copy it once, then [`Body::parse`] it: an unknown kind or
+//! an out-of-range field is an error value, never a panic. Everything here only *says* what a peer claims; the
+//! receiver compares it with its own table before acting (see `docs/protocol.md`, "Checks").
+
+use bytemuck::{Pod, Zeroable};
+
+/// The seven words that a ring slot carries beside its sequence.
+pub type Words = [u64; 7];
+
+/// What is wrong with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadMessage {
+    /// The kind is not one that may travel on this ring.
+    #[error("message kind {0} does not belong on this ring")]
+    Kind(u16),
+    /// A field has a value outside its range.
+    #[error("message kind {kind}: field `{field}` is {value}, which is out of range")]
+    Field {
+        /// Kind of the message.
+        kind: u16,
+        /// Name of the field.
+        field: &'static str,
+        /// What was found.
+        value: u64,
+    },
+}
+
+/// First word of every message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Head {
+    /// One of the `kind` constants.
+    pub kind: u16,
+    /// The session (rank and loader) that the message is about; see [`crate::proto::session::Opened::session`].
+    pub session: u16,
+    /// Which try at the sample this is, from 1; 0 where it has no meaning.
+    pub attempt: u16,
+    /// Place of the sample in its batch, from 0; for [`kind::BATCH`] the number of samples.
+    pub slot: u16,
+}
+
+/// Message kinds. A number is never reused.
+pub mod kind {
+    /// Daemon → worker: [`super::Ticket`].
+    pub const TICKET: u16 = 1;
+    /// Worker → daemon: [`super::Done`], the sample is in its place.
+    pub const DONE: u16 = 2;
+    /// Worker → daemon: [`super::Done`], the sample could not be made; the reason came on the socket before.
+    pub const FAILED: u16 = 3;
+    /// Worker → rank, or daemon → rank on behalf of a dead or blocked worker: [`super::Ready`].
+    pub const READY: u16 = 4;
+    /// Daemon → rank: [`super::Batch`], memory for a batch was granted; its [`super::Entry`]s follow.
+    pub const BATCH: u16 = 5;
+    /// Daemon → rank: [`super::Entry`], one sample of the batch granted last.
+    pub const ENTRY: u16 = 6;
+    /// Daemon → rank: [`super::Ready`] with no bytes; the sample is skipped.
+    pub const SKIP: u16 = 7;
+    /// Daemon → rank: [`super::Batch`] with no samples; the iteration has no batch from this step on.
+    pub const END: u16 = 8;
+    /// Rank → daemon: [`super::Feedback`], every holder of the block has let it go.
+    pub const RELEASE: u16 = 9;
+    /// Rank → daemon: [`super::Feedback`], the step that used this batch has ended.
+    pub const STEP_END: u16 = 10;
+}
+
+/// Daemon → worker: decode this sample into that region by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Ticket {
+    /// `kind` = [`kind::TICKET`].
+    pub head: Head,
+    /// Number of this ticket, unique in the life of the daemon and different for each attempt.
+    pub ticket: u64,
+    /// Row of the sample in the manifest.
+    pub sample: u64,
+    /// Where the region starts in the session's slab, bytes.
+    pub offset: u64,
+    /// Length of the region, bytes; the output is at most this long.
+    pub len: u64,
+    /// The grant that the region belongs to; see [`Batch::grant`].
+    pub grant: u32,
+    /// Step of the batch.
+    pub step: u32,
+    /// Epoch; with seed and sample it keys the randomness.
+    pub epoch: u32,
+    /// Time until the rank will want it as predicted when the ticket was written, milliseconds; `u32::MAX` = none.
+    pub due_ms: u32,
+}
+
+/// Worker → daemon: the end of a ticket, with what it cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Done {
+    /// `kind` = [`kind::DONE`] or [`kind::FAILED`]; `attempt`, `slot`, `session` as in the ticket.
+    pub head: Head,
+    /// The ticket's number.
+    pub ticket: u64,
+    /// Bytes written into the region, from its start.
+    pub written: u64,
+    /// The shape written; all zero when failed.
+    pub shape: [u16; 4],
+    /// Time from the ticket's reads being submitted to their end, microseconds.
+    pub read_us: u32,
+    /// CPU time of decoding and transforming, microseconds.
+    pub cpu_us: u32,
+    /// Wall time from taking the ticket up to its end, microseconds.
+    pub wall_us: u32,
+    /// Frames that went through the decoder.
+    pub frames_decoded: u32,
+    /// Bytes read from storage.
+    pub bytes_read: u32,
+    /// Bit 0: the rank's lane was full, so the daemon must tell the rank itself.
+    pub flags: u32,
+}
+
+/// Flag of [`Done`]: the worker could not tell the rank because its lane was full.
+pub const DONE_UNTOLD: u32 = 1;
+
+/// Worker → rank: a sample is in its place. With kind [`kind::SKIP`]: it never will be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Ready {
+    /// `kind` = [`kind::READY`] or [`kind::SKIP`].
+    pub head: Head,
+    /// Row of the sample in the manifest.
+    pub sample: u64,
+    /// Start of the region in the slab, bytes.
+    pub offset: u64,
+    /// Bytes written.
+    pub written: u64,
+    /// The shape written, in the layout's order (e.g. T, C, H, W).
+    pub shape: [u16; 4],
+    /// The grant that the region belongs to; see [`Batch::grant`].
+    pub grant: u32,
+    /// Step of the batch.
+    pub step: u32,
+    /// Zero; room for later.
+    pub reserved: u64,
+}
+
+/// Daemon → rank: a block of the slab now belongs to this batch.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Batch {
+    /// `kind` = [`kind::BATCH`] or [`kind::END`]; `slot` = number of samples.
+    pub head: Head,
+    /// Start of the block in the slab, bytes.
+    pub offset: u64,
+    /// Length of the block, bytes.
+    pub len: u64,
+    /// Number of this grant: counts the blocks handed to the session in its life, so that no two batches share one.
+    pub grant: u32,
+    /// Iteration: counts the `start` packets of this session, so that what belongs to an abandoned one is known.
+    pub iter: u32,
+    /// Epoch.
+    pub epoch: u32,
+    /// Step.
+    pub step: u32,
+    /// Samples of this step over all ranks, before any was skipped.
+    pub global: u32,
+    /// Predicted cost of this batch on its rank, in the profile's unit.
+    pub cost: f32,
+    /// Predicted cost of the mean rank in this step, in the profile's unit.
+    pub mean_cost: f32,
+    /// Zero; room for later.
+    pub reserved: u32,
+}
+
+/// Daemon → rank: one sample of the batch announced just before.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Entry {
+    /// `kind` = [`kind::ENTRY`]; `slot` = place in the batch.
+    pub head: Head,
+    /// Row of the sample in the manifest.
+    pub sample: u64,
+    /// Start of the region in the slab, bytes; inside the block.
+    pub offset: u64,
+    /// Length of the region, bytes.
+    pub len: u64,
+    /// The grant that the region belongs to; see [`Batch::grant`].
+    pub grant: u32,
+    /// The rank that the sampler dealt this sample to, before balancing.
+    pub home_rank: u32,
+    /// Zero; room for later.
+    pub reserved: u64,
+    /// The weight that the profile gives this sample (e.g. its predicted tokens).
+    pub tokens: f64,
+}
+
+/// Rank → daemon: a release or the end of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Feedback {
+    /// `kind` = [`kind::RELEASE`] or [`kind::STEP_END`].
+    pub head: Head,
+    /// The grant that is released, or whose step has ended.
+    pub grant: u32,
+    /// Zero; room for later.
+    pub reserved: u32,
+    /// Iteration.
+    pub iter: u32,
+    /// Step.
+    pub step: u32,
+    /// When it happened, nanoseconds of `CLOCK_MONOTONIC`.
+    pub at: u64,
+    /// How long `next()` waited for this batch, nanoseconds.
+    pub wait_ns: u64,
+    /// From the delivery of this batch to the next call of `next()`, nanoseconds ([`kind::STEP_END`]).
+    pub busy_ns: u64,
+    /// Bytes copied on the host since the last message of this kind.
+    pub copied: u64,
+}
+
+/// A body that may travel on a ring.
+pub trait Body: Pod {
+    /// The kinds that carry this body.
+    const KINDS: &'static [u16];
+    /// Checks of single fields; relations with the receiver's table are the receiver's.
+    fn check(&self, kind: u16) -> Result<(), BadMessage>;
+
+    /// The words to publish.
+    fn words(&self) -> Words {
+        bytemuck::cast(*self)
+    }
+
+    /// Reads a body out of received words.
+    fn parse(words: &Words) -> Result<Self, BadMessage> {
+        let kind = head(words).kind;
+        if !Self::KINDS.contains(&kind) {
+            return Err(BadMessage::Kind(kind));
+        }
+        let body: Self = bytemuck::cast(*words);
+        body.check(kind)?;
+        Ok(body)
+    }
+}
+
+/// The head of a message whose body is not known yet.
+pub fn head(words: &Words) -> Head {
+    bytemuck::cast(words[0])
+}
+
+const fn field(kind: u16, field: &'static str, value: u64, ok: bool) -> Result<(), BadMessage> {
+    if ok { Ok(()) } else { Err(BadMessage::Field { kind, field, value }) }
+}
+
+/// No slab is larger than this (2^48 bytes), so offset + length never overflows.
+const MAX_BYTES: u64 = 1 << 48;
+
+fn span(kind: u16, offset: u64, len: u64) -> Result<(), BadMessage> {
+    field(kind, "offset", offset, offset < MAX_BYTES)?;
+    field(kind, "len", len, len < MAX_BYTES)
+}
+
+impl Body for Ticket {
+    const KINDS: &'static [u16] = &[kind::TICKET];
+    fn check(&self, kind: u16) -> Result<(), BadMessage> {
+        span(kind, self.offset, self.len)?;
+        field(kind, "attempt", self.head.attempt.into(), self.head.attempt > 0)
+    }
+}
+
+impl Body for Done {
+    const KINDS: &'static [u16] = &[kind::DONE, kind::FAILED];
+    fn check(&self, kind: u16) -> Result<(), BadMessage> {
+        field(kind, "written", self.written, self.written < MAX_BYTES)?;
+        field(kind, "flags", self.flags.into(), self.flags & !DONE_UNTOLD == 0)
+    }
+}
+
+impl Body for Ready {
+    const KINDS: &'static [u16] = &[kind::READY, kind::SKIP];
+    fn check(&self, kind: u16) -> Result<(), BadMessage> {
+        span(kind, self.offset, self.written)
+    }
+}
+
+impl Body for Batch {
+    const KINDS: &'static [u16] = &[kind::BATCH, kind::END];
+    fn check(&self, kind: u16) -> Result<(), BadMessage> {
+        span(kind, self.offset, self.len)
+    }
+}
+
+impl Body for Entry {
+    const KINDS: &'static [u16] = &[kind::ENTRY];
+    fn check(&self, kind: u16) -> Result<(), BadMessage> {
+        span(kind, self.offset, self.len)
+    }
+}
+
+impl Body for Feedback {
+    const KINDS: &'static [u16] = &[kind::RELEASE, kind::STEP_END];
+    fn check(&self, _kind: u16) -> Result<(), BadMessage> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_body_fills_the_line() {
+        assert_eq!(size_of::<Ticket>(), 56);
+        assert_eq!(size_of::<Done>(), 56);
+        assert_eq!(size_of::<Ready>(), 56);
+        assert_eq!(size_of::<Batch>(), 56);
+        assert_eq!(size_of::<Entry>(), 56);
+        assert_eq!(size_of::<Feedback>(), 56);
+    }
+
+    #[test]
+    fn a_wrong_kind_is_an_error_value() {
+        let ticket =
+            Ticket { head: Head { kind: kind::TICKET, session: 1, attempt: 1, slot: 0 }, ..Ticket::zeroed() };
+        assert_eq!(Ticket::parse(&ticket.words()), Ok(ticket));
+        assert_eq!(Done::parse(&ticket.words()), Err(BadMessage::Kind(kind::TICKET)));
+    }
+
+    #[test]
+    fn an_offset_that_would_overflow_is_refused() {
+        let head = Head { kind: kind::TICKET, session: 1, attempt: 1, slot: 0 };
+        let ticket = Ticket { head, offset: u64::MAX - 3, len: 8, ..Ticket::zeroed() };
+        assert!(matches!(Ticket::parse(&ticket.words()), Err(BadMessage::Field { field: "offset", .. })));
+    }
+}

@@ -1,0 +1,185 @@
+//! What a user asks of a loader: the part of the options that fixes the stream, and the part that does not.
+
+use serde::{Deserialize, Serialize};
+
+use super::transform::Transform;
+
+/// An option with a value that cannot be served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("option `{option}` is {found}; wanted {wanted}")]
+pub struct BadOption {
+    /// Name of the option.
+    pub option: &'static str,
+    /// What was found.
+    pub found: String,
+    /// What would do.
+    pub wanted: &'static str,
+}
+
+/// What decides the stream. Every rank of a loader must give the same; the daemon compares them.
+///
+/// The stream is a pure function of (manifest, `StreamOptions`, epoch): same samples, order, pixels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamOptions {
+    /// Ranks that share the stream.
+    pub world: u32,
+    /// Samples a rank gets in a step.
+    pub batch_size: u32,
+    /// Seeds shuffling and augmentation.
+    pub seed: u64,
+    /// Whether each epoch is a new permutation; otherwise the manifest's order.
+    pub shuffle: bool,
+    /// Whether the samples that do not fill the last step are left out. Otherwise the last step is filled by
+    /// repeating samples from the start of the epoch, as `DistributedSampler` does.
+    pub drop_last: bool,
+    /// How samples are dealt to ranks within a step.
+    pub balance: Balance,
+    /// What a sample costs the rank that receives it.
+    pub profile: Profile,
+    /// What happens to a sample that cannot be decoded.
+    pub on_error: OnError,
+    /// From clip to numbers.
+    pub transform: Transform,
+}
+
+/// How the samples of one step are dealt to the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Balance {
+    /// As the sampler dealt them: sample i of the step goes to rank i / batch_size.
+    None,
+    /// Every rank gets `batch_size` samples, of as equal a cost as can be.
+    #[default]
+    Cost,
+}
+
+/// What a sample costs the rank that receives it: the quantity that is balanced. It is computed from the
+/// descriptor alone, so that the deal is the same in every run.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// The same for each sample.
+    Equal,
+    /// In proportion to the time that decoding takes.
+    #[default]
+    Decode,
+    /// `s + quadratic·s²` for the `s` tokens that a model makes of the sample.
+    Tokens {
+        /// Whose token formula.
+        model: Model,
+        /// Weight of the quadratic term against the linear one, per token. 0 where attention does not matter.
+        quadratic: f64,
+    },
+}
+
+/// Models whose token formula is built in; `sched::tokens` has the formulas and their sources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Model {
+    /// Qwen2-VL and Qwen2.5-VL: by duration and size.
+    QwenVl,
+    /// Wan2.1: by frames and size.
+    Wan21,
+    /// HunyuanVideo: by frames and size.
+    HunyuanVideo,
+    /// Open-Sora 2.0: by frames and size.
+    OpenSora2,
+    /// CogVideoX: by frames and size.
+    CogVideoX,
+    /// LTX-Video: by frames and size.
+    LtxVideo,
+    /// LLaVA-Video: by frames.
+    LlavaVideo,
+    /// InternVL: by frames.
+    InternVl,
+    /// VideoMAE: by frames kept and size kept.
+    VideoMae,
+}
+
+/// What happens to a sample that cannot be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnError {
+    /// The iteration ends with an error that names it.
+    #[default]
+    Raise,
+    /// It is left out of its batch, reported and counted.
+    Skip,
+}
+
+/// What decides how fast the stream comes, and never what is in it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunOptions {
+    /// Which policy places the work.
+    pub policy: Policy,
+    /// Worker processes of the job; 0 = one for each core the job may use.
+    pub workers: u32,
+    /// Batches a rank may hold or have under way, the one in use included; 0 = as many as the slab holds.
+    pub max_batches: u32,
+    /// Whether workers are pinned to cores.
+    pub pin: bool,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        RunOptions { policy: Policy::Helix, workers: 0, max_batches: 0, pin: true }
+    }
+}
+
+/// Who decodes what, and in which order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// By deadline: earliest step first, longest first within it, late binding, over all workers.
+    #[default]
+    Helix,
+    /// One first-come-first-served pool for all ranks, a task a sample.
+    Pool,
+    /// As PyTorch's `DataLoader`: each rank has workers of its own, a whole batch a worker, in turn, two batches
+    /// ahead of each worker.
+    Local,
+}
+
+impl StreamOptions {
+    /// Refuses what cannot be served, naming the option.
+    pub fn check(&self) -> Result<(), BadOption> {
+        let range = |option, found: u32, max: u32, wanted| {
+            if (1..=max).contains(&found) {
+                Ok(())
+            } else {
+                Err(BadOption { option, found: found.to_string(), wanted })
+            }
+        };
+        range("world", self.world, MAX_WORLD, "from 1 to 4096 ranks")?;
+        range("batch_size", self.batch_size, MAX_BATCH, "from 1 to 16384 samples")?;
+        if let Profile::Tokens { quadratic, .. } = self.profile
+            && !(quadratic.is_finite() && quadratic >= 0.0)
+        {
+            return Err(BadOption {
+                option: "profile.quadratic",
+                found: quadratic.to_string(),
+                wanted: "a number ≥ 0",
+            });
+        }
+        self.transform.check()
+    }
+
+    /// Samples in a step over all ranks.
+    pub fn global_batch(&self) -> u64 {
+        u64::from(self.world) * u64::from(self.batch_size)
+    }
+
+    /// Steps in an epoch over `samples` samples; the same on every rank.
+    pub fn steps(&self, samples: u64) -> u32 {
+        let global = self.global_batch();
+        let steps = if self.drop_last { samples / global } else { samples.div_ceil(global) };
+        u32::try_from(steps).unwrap_or(u32::MAX)
+    }
+}
+
+/// Most ranks of a stream: what a session number can name with room for several loaders.
+pub const MAX_WORLD: u32 = 4096;
+/// Most samples in a rank's batch: what a slot number in a message can name.
+pub const MAX_BATCH: u32 = 16_384;

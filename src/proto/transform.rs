@@ -1,0 +1,315 @@
+//! What becomes of a decoded clip: which frames, which pixels, which numbers.
+//!
+//! Everything here is arithmetic on a [`Facts`] and a key. The rank computes shapes from it, the daemon region
+//! sizes, the worker the work itself; all must agree, hence one place.
+
+use serde::{Deserialize, Serialize};
+
+use super::options::BadOption;
+
+/// What the scheduler knows of a sample before decoding: the light part of a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Facts {
+    /// Bytes of the sample in storage.
+    pub bytes: u64,
+    /// Frames that a full decode yields.
+    pub frames: u32,
+    /// Duration of the video stream, milliseconds.
+    pub duration_ms: u32,
+    /// Width in pixels as shown, rotation applied.
+    pub width: u16,
+    /// Height in pixels as shown, rotation applied.
+    pub height: u16,
+    /// Key frames.
+    pub keyframes: u32,
+    /// The codec's class for the cost models.
+    pub codec: Codec,
+}
+
+/// Codec classes that the cost models tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u8)]
+pub enum Codec {
+    /// H.264.
+    H264 = 0,
+    /// HEVC.
+    Hevc = 1,
+    /// VP8 or VP9.
+    Vp9 = 2,
+    /// AV1.
+    Av1 = 3,
+    /// Anything else.
+    #[default]
+    Other = 4,
+}
+
+impl Codec {
+    /// All classes, in the order of their numbers.
+    pub const ALL: [Codec; 5] = [Codec::H264, Codec::Hevc, Codec::Vp9, Codec::Av1, Codec::Other];
+
+    /// The class of a codec by FFmpeg's name for it.
+    pub fn from_name(name: &str) -> Codec {
+        match name {
+            "h264" => Codec::H264,
+            "hevc" => Codec::Hevc,
+            "vp8" | "vp9" => Codec::Vp9,
+            "av1" => Codec::Av1,
+            _ => Codec::Other,
+        }
+    }
+}
+
+/// Which frames of a clip are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sampling {
+    /// The middles of `frames` equal parts of the clip.
+    #[default]
+    Uniform,
+    /// `frames` consecutive frames, `stride` apart, from a start keyed by (seed, epoch, sample).
+    RandomWindow {
+        /// Distance of two kept frames, frames.
+        stride: u32,
+    },
+}
+
+/// How a frame is brought to size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resize {
+    /// To exactly this width and height; the aspect ratio is not kept.
+    Exact {
+        /// Width, pixels.
+        width: u16,
+        /// Height, pixels.
+        height: u16,
+    },
+    /// The shorter side to this many pixels, the other in proportion, rounded to the nearest even number.
+    ShortSide {
+        /// Shorter side, pixels.
+        pixels: u16,
+    },
+}
+
+/// Which part of the resized frame is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Crop {
+    /// All of it.
+    #[default]
+    None,
+    /// The middle.
+    Center {
+        /// Width, pixels.
+        width: u16,
+        /// Height, pixels.
+        height: u16,
+    },
+    /// A place keyed by (seed, epoch, sample), the same in every frame of a clip.
+    Random {
+        /// Width, pixels.
+        width: u16,
+        /// Height, pixels.
+        height: u16,
+    },
+}
+
+/// Order of the axes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Layout {
+    /// Time, channel, height, width.
+    #[default]
+    Tchw,
+    /// Time, height, width, channel.
+    Thwc,
+}
+
+/// Type of a number in the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// 0–255.
+    #[default]
+    U8,
+    /// `(v/255 − mean) / std` per channel.
+    F32,
+}
+
+impl Dtype {
+    /// Bytes of one number.
+    pub const fn size(self) -> usize {
+        match self {
+            Dtype::U8 => 1,
+            Dtype::F32 => 4,
+        }
+    }
+}
+
+/// The whole transform of a video sample to RGB numbers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Transform {
+    /// Frames in the output. A shorter clip repeats its last frame.
+    pub frames: u16,
+    /// Which frames.
+    #[serde(default)]
+    pub sampling: Sampling,
+    /// How they are brought to size.
+    pub resize: Resize,
+    /// Which part is kept.
+    #[serde(default)]
+    pub crop: Crop,
+    /// Probability of a mirror image, keyed by (seed, epoch, sample), the same for every frame of a clip.
+    #[serde(default)]
+    pub flip: f32,
+    /// Order of the axes.
+    #[serde(default)]
+    pub layout: Layout,
+    /// Type of a number.
+    #[serde(default)]
+    pub dtype: Dtype,
+    /// Mean per channel for [`Dtype::F32`], in 0..1.
+    #[serde(default)]
+    pub mean: [f32; 3],
+    /// Standard deviation per channel for [`Dtype::F32`], in 0..1.
+    #[serde(default = "ones")]
+    pub std: [f32; 3],
+}
+
+fn ones() -> [f32; 3] {
+    [1.0; 3]
+}
+
+impl Default for Transform {
+    fn default() -> Self {
+        Transform {
+            frames: 16,
+            sampling: Sampling::Uniform,
+            resize: Resize::Exact { width: 224, height: 224 },
+            crop: Crop::None,
+            flip: 0.0,
+            layout: Layout::Tchw,
+            dtype: Dtype::U8,
+            mean: [0.0; 3],
+            std: ones(),
+        }
+    }
+}
+
+/// Largest side of an output frame, pixels: what swscale takes and a shape field holds.
+pub const MAX_SIDE: u16 = 16_384;
+
+impl Transform {
+    /// Refuses what cannot be done, naming the option.
+    pub fn check(&self) -> Result<(), BadOption> {
+        let bad = |option, found: String, wanted| Err(BadOption { option, found, wanted });
+        let side = |v: u16| (1..=MAX_SIDE).contains(&v);
+        if self.frames == 0 {
+            return bad("transform.frames", "0".into(), "at least 1");
+        }
+        if let Sampling::RandomWindow { stride: 0 } = self.sampling {
+            return bad("transform.sampling.stride", "0".into(), "at least 1");
+        }
+        let sizes = match self.resize {
+            Resize::Exact { width, height } => [width, height],
+            Resize::ShortSide { pixels } => [pixels, pixels],
+        };
+        if !sizes.into_iter().all(side) {
+            return bad("transform.resize", format!("{sizes:?}"), "sides from 1 to 16384 pixels");
+        }
+        if let Crop::Center { width, height } | Crop::Random { width, height } = self.crop {
+            if !side(width) || !side(height) {
+                return bad("transform.crop", format!("{width}x{height}"), "sides from 1 to 16384 pixels");
+            }
+            let fits = match self.resize {
+                Resize::Exact { width: w, height: h } => width <= w && height <= h,
+                Resize::ShortSide { pixels } => width <= pixels && height <= pixels,
+            };
+            if !fits {
+                return bad("transform.crop", format!("{width}x{height}"), "no larger than the resized frame");
+            }
+        }
+        if !(0.0..=1.0).contains(&self.flip) {
+            return bad("transform.flip", self.flip.to_string(), "a probability from 0 to 1");
+        }
+        if self.std.iter().any(|&s| !s.is_finite() || s <= 0.0) || self.mean.iter().any(|m| !m.is_finite()) {
+            return bad("transform.std", format!("{:?}", self.std), "finite means and positive deviations");
+        }
+        Ok(())
+    }
+
+    /// Width and height of a frame after resizing and before cropping.
+    pub fn resized(&self, facts: &Facts) -> (u16, u16) {
+        match self.resize {
+            Resize::Exact { width, height } => (width, height),
+            Resize::ShortSide { pixels } => {
+                let (w, h) = (u64::from(facts.width.max(1)), u64::from(facts.height.max(1)));
+                // Nearest even number of pixels: (2·long·short_out + short) / (2·short), kept even and in range.
+                let scale = |long: u64, short: u64| {
+                    let exact = (long * u64::from(pixels) + short) / (2 * short) * 2;
+                    exact.clamp(u64::from(pixels), u64::from(MAX_SIDE)) as u16
+                };
+                if w <= h { (pixels, scale(h, w)) } else { (scale(w, h), pixels) }
+            }
+        }
+    }
+
+    /// Shape of the output in the order of its layout.
+    pub fn shape(&self, facts: &Facts) -> [u16; 4] {
+        let (w, h) = match self.crop {
+            Crop::None => self.resized(facts),
+            Crop::Center { width, height } | Crop::Random { width, height } => (width, height),
+        };
+        match self.layout {
+            Layout::Tchw => [self.frames, 3, h, w],
+            Layout::Thwc => [self.frames, h, w, 3],
+        }
+    }
+
+    /// Bytes of the output: what the region must hold.
+    pub fn max_bytes(&self, facts: &Facts) -> u64 {
+        self.shape(facts).iter().map(|&n| u64::from(n)).product::<u64>() * self.dtype.size() as u64
+    }
+
+    /// Whether every sample has the same shape, whatever its size: then a batch is one tensor.
+    pub fn is_uniform(&self) -> bool {
+        matches!(self.resize, Resize::Exact { .. }) || !matches!(self.crop, Crop::None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_short_side_keeps_the_aspect_ratio() {
+        let t = Transform { resize: Resize::ShortSide { pixels: 256 }, ..Transform::default() };
+        assert_eq!(t.resized(&Facts { width: 1280, height: 720, ..Facts::default() }), (456, 256));
+        assert_eq!(t.resized(&Facts { width: 720, height: 1280, ..Facts::default() }), (256, 456));
+        assert_eq!(t.resized(&Facts { width: 100, height: 100, ..Facts::default() }), (256, 256));
+        assert_eq!(t.resized(&Facts { width: 0, height: 0, ..Facts::default() }), (256, 256));
+        assert!(!t.is_uniform());
+    }
+
+    #[test]
+    fn shapes_follow_layout_and_crop() {
+        let facts = Facts { width: 1280, height: 720, ..Facts::default() };
+        let t = Transform { crop: Crop::Center { width: 112, height: 96 }, ..Transform::default() };
+        assert_eq!(t.shape(&facts), [16, 3, 96, 112]);
+        assert_eq!(t.max_bytes(&facts), 16 * 3 * 96 * 112);
+        let t = Transform { layout: Layout::Thwc, dtype: Dtype::F32, ..t };
+        assert_eq!(t.shape(&facts), [16, 96, 112, 3]);
+        assert_eq!(t.max_bytes(&facts), 4 * 16 * 3 * 96 * 112);
+    }
+
+    #[test]
+    fn impossible_transforms_name_their_option() {
+        let big = Transform { crop: Crop::Center { width: 225, height: 10 }, ..Transform::default() };
+        assert_eq!(big.check().unwrap_err().option, "transform.crop");
+        let none = Transform { frames: 0, ..Transform::default() };
+        assert_eq!(none.check().unwrap_err().option, "transform.frames");
+        assert!(Transform::default().check().is_ok());
+    }
+}

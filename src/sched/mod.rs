@@ -1,0 +1,3 @@
+//! Order, balance, deadlines, placement: events in, decisions out. Pure.
+
+pub mod event;
