@@ -1,6 +1,8 @@
 //! helix-shm
 pub mod client;
 #[cfg(feature = "decode")]
+pub mod corpus;
+#[cfg(feature = "decode")]
 pub mod daemon;
 #[cfg(feature = "decode")]
 pub mod decode;
