@@ -9,5 +9,6 @@ pub mod decode;
 pub mod device;
 pub mod manifest;
 pub mod proto;
+pub mod results;
 pub mod ring;
 pub mod sched;
