@@ -200,11 +200,11 @@ impl Slab {
     /// accept any bytes, twice different ones too.)
     ///
     /// # Panics
-    /// If the range, which came from [`Slab::range`], is not inside.
-    pub unsafe fn slice(&self, range: Range<usize>) -> &[u8] {
-        assert!(range.start <= range.end && range.end <= self.len);
+    /// If the place is not inside: ask [`Slab::range`] first where it is a peer's.
+    pub unsafe fn slice(&self, offset: usize, len: usize) -> &[u8] {
+        assert!(offset <= self.len && len <= self.len - offset);
         // SAFETY: inside the mapping, which lives as long as `self`; the caller vouches that nobody writes.
-        unsafe { std::slice::from_raw_parts(self.as_ptr().add(range.start), range.len()) }
+        unsafe { std::slice::from_raw_parts(self.as_ptr().add(offset), len) }
     }
 
     /// Bytes to write.
@@ -214,12 +214,12 @@ impl Slab {
     /// the caller holds the ticket for the region and has neither published its Done nor another slice of it.
     ///
     /// # Panics
-    /// If the range, which came from [`Slab::range`], is not inside.
+    /// If the place is not inside: ask [`Slab::range`] first where it is a peer's.
     #[expect(clippy::mut_from_ref, reason = "regions are disjoint; the caller vouches that this one is its own")]
-    pub unsafe fn slice_mut(&self, range: Range<usize>) -> &mut [u8] {
-        assert!(range.start <= range.end && range.end <= self.len);
+    pub unsafe fn slice_mut(&self, offset: usize, len: usize) -> &mut [u8] {
+        assert!(offset <= self.len && len <= self.len - offset);
         // SAFETY: inside the mapping, which lives as long as `self`; the caller vouches that it is alone.
-        unsafe { std::slice::from_raw_parts_mut(self.as_ptr().add(range.start), range.len()) }
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr().add(offset), len) }
     }
 
     fn check_budget(root: &Path, bytes: usize) -> Result<(), SlabError> {
