@@ -38,9 +38,9 @@ pub(crate) struct DemoArgs {
     /// Where the corpus is made and kept [default: a folder below --work].
     #[arg(long, value_name = "DIR")]
     pub(crate) corpus: Option<PathBuf>,
-    /// Clips in the corpus.
-    #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) clips: u32,
+    /// Clips in the corpus [default: 80], or the most of your videos that take part [default: 256].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) clips: Option<u32>,
     /// Where manifests and the corpus lie.
     #[arg(long, value_name = "DIR", default_value = "target/demo")]
     pub(crate) work: PathBuf,

@@ -76,6 +76,8 @@ pub(crate) struct Summary {
     pub(crate) wait_max: Duration,
     /// Share of the ranks' time that was spent at the barrier.
     pub(crate) barrier_idle: f64,
+    /// Share of the ranks' time by which uploading and hashing outlasted the emulated compute.
+    pub(crate) late: f64,
 }
 
 /// Steps that are left out at the start: a tenth, and no fewer than were prefetched before the first was asked for.
@@ -90,6 +92,7 @@ pub(crate) fn summary(steps: &[Step], thresholds: [Duration; 2]) -> Summary {
     let mut waits: Vec<Duration> = steps.iter().flat_map(|s| &s.ranks).map(|r| r.wait).collect();
     waits.sort();
     let idle: Duration = steps.iter().flat_map(|s| &s.idle).sum();
+    let late: Duration = steps.iter().flat_map(|s| &s.ranks).map(|r| r.late).sum();
     let ranks = steps.first().map_or(1, |s| s.ranks.len().max(1));
     let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
     let missed = |theta| share(waits.iter().filter(|&&w| w > theta).count() as f64, waits.len() as f64);
@@ -101,6 +104,7 @@ pub(crate) fn summary(steps: &[Step], thresholds: [Duration; 2]) -> Summary {
         wait_p99: percentile(&waits, 0.99),
         wait_max: waits.last().copied().unwrap_or_default(),
         barrier_idle: share(idle.as_secs_f64(), elapsed.as_secs_f64() * ranks as f64),
+        late: share(late.as_secs_f64(), elapsed.as_secs_f64() * ranks as f64),
     }
 }
 
@@ -156,7 +160,7 @@ mod tests {
     }
 
     fn report(rank: u32, wait: Duration, samples: Vec<Sample>) -> StepReport {
-        StepReport { rank, step: 0, wait, samples, skipped: 0 }
+        StepReport { rank, step: 0, wait, samples, skipped: 0, late: Duration::ZERO }
     }
 
     /// Rank 0 gets 10 ms and 30 ms of compute, rank 1 gets 20 ms; the sampler had dealt both large ones to rank 1.

@@ -159,6 +159,7 @@ mod tests {
             wait_p99: Duration::from_millis(5),
             wait_max: Duration::from_millis(6),
             barrier_idle: 0.1,
+            late: 0.0,
         };
         let entry = |who, throughput| Entry { who, outcome: Outcome::default(), summary: summary(throughput) };
         Report {

@@ -25,6 +25,7 @@ pub(crate) struct RankSpec {
     pub(crate) manifest: PathBuf,
     pub(crate) stream: StreamOptions,
     pub(crate) run: RunOptions,
+    pub(crate) slab_bytes: u64,
     /// Steps to run; the stream is longer, so that decoding does not run dry at the end.
     pub(crate) steps: u32,
     /// The emulated accelerator's time for a token, nanoseconds.
@@ -63,6 +64,8 @@ pub(crate) struct StepReport {
     pub(crate) wait: Duration,
     pub(crate) samples: Vec<Sample>,
     pub(crate) skipped: u32,
+    /// How much longer uploading and hashing took than the emulated compute; zero unless steps are very short.
+    pub(crate) late: Duration,
 }
 
 /// A sample that was delivered.
@@ -122,7 +125,7 @@ mod tests {
     #[test]
     fn lines_survive_the_pipe() {
         let sample = Sample { id: 7, home: 1, compute: Duration::from_millis(3), pixels: [u64::MAX, 5] };
-        let report = StepReport { rank: 1, step: 2, wait: Duration::ZERO, samples: vec![sample], skipped: 1 };
+        let report = StepReport { rank: 1, step: 2, wait: Duration::ZERO, samples: vec![sample], skipped: 1, late: Duration::ZERO };
         let messages = [FromRank::Joined { daemon: 4 }, FromRank::Step(report), FromRank::Failed("a\nb".into())];
         let mut pipe = Vec::new();
         for message in &messages {
