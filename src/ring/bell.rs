@@ -49,7 +49,7 @@ pub struct NoEntry {
 
 /// A new eventfd, for a bell: non-blocking, closed on exec.
 pub fn eventfd() -> std::io::Result<EventFd> {
-    Ok(super::eventfd::EventFd::new()?.into())
+    EventFd::new()
 }
 
 /// A process's entry in the hints, and its eventfd.
