@@ -31,7 +31,7 @@ impl Bells {
         Bells {
             hints: Arc::new(Segment::create("hints", hints_bytes(1)).unwrap()),
             fd: eventfd().unwrap(),
-            rings: Arc::new(Segment::create("rings", lanes * ring_bytes(CAPACITY)).unwrap()),
+            rings: Arc::new(Segment::create("rings", lanes.max(1) * ring_bytes(CAPACITY)).unwrap()),
         }
     }
 
