@@ -43,6 +43,8 @@ pub(crate) enum CrewError {
 /// The ranks. Dropping it ends them and waits for the daemon that they share.
 pub(crate) struct Crew {
     ranks: Vec<Rank>,
+    /// Which of them have left in good order: their pipes may close.
+    left: Vec<bool>,
     inbox: Receiver<Heard>,
     daemon: Option<Process>,
     screen: Arc<Screen>,
@@ -65,7 +67,13 @@ impl Crew {
     /// Starts one process a rank: `program`, which must know the subcommand `demo-rank`.
     pub(crate) fn start(program: &Path, specs: Vec<RankSpec>, screen: &Arc<Screen>) -> Result<Crew, CrewError> {
         let (sender, inbox) = mpsc::channel();
-        let mut crew = Crew { ranks: Vec::new(), inbox, daemon: None, screen: Arc::clone(screen) };
+        let mut crew = Crew {
+            ranks: Vec::new(),
+            left: vec![false; specs.len()],
+            inbox,
+            daemon: None,
+            screen: Arc::clone(screen),
+        };
         for (rank, spec) in specs.into_iter().enumerate() {
             let start = |e| CrewError::Start { rank, source: e };
             let mut child = command(program).spawn().map_err(start)?;
@@ -104,6 +112,7 @@ impl Crew {
             on_step(n, &step);
             outcome.steps.push(step);
         }
+        self.tell_all(&ToRank::Go);
         let left = self.gather(&mut outcome, |message| match message {
             FromRank::Left { copied, uploaded } => Ok((copied, uploaded)),
             other => Err(other),
@@ -126,6 +135,7 @@ impl Crew {
         let mut got: Vec<Option<(T, Instant)>> = self.ranks.iter().map(|_| None).collect();
         while got.iter().any(Option::is_none) {
             let Heard { rank, at, message } = self.hear()?;
+            self.left[rank] |= matches!(message, Some(Ok(FromRank::Left { .. })));
             match message.map(|m| m.map(&wanted)) {
                 Some(Ok(Ok(value))) if got[rank].is_none() => got[rank] = Some((value, at)),
                 Some(Ok(Err(FromRank::Bad(bad)))) => {
@@ -133,6 +143,7 @@ impl Crew {
                     outcome.bad.push(bad);
                 }
                 Some(Ok(Err(FromRank::Failed(reason)))) => return Err(self.blame(rank, reason)),
+                None if self.left[rank] => {}
                 None => return Err(CrewError::Died { rank, how: self.how_ended(rank) }),
                 Some(Ok(Ok(_))) => return Err(CrewError::Protocol { rank, what: "a message too many".into() }),
                 Some(Ok(Err(other))) => return Err(CrewError::Protocol { rank, what: format!("{other:?}") }),
@@ -287,3 +298,7 @@ impl Process {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "crew_tests.rs"]
+mod tests;

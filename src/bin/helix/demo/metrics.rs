@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::calibrate::Cost;
 use super::wire::{BadClip, StepReport};
 
 /// What happened in one step under one policy.
@@ -146,6 +147,22 @@ pub(crate) fn first_difference(a: &Outcome, b: &Outcome) -> Option<usize> {
     differ.or_else(|| (a.steps.len() != b.steps.len()).then(|| a.steps.len().min(b.steps.len())))
 }
 
+/// How the samples compare with the pixels that were decoded apart from all of this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Reference {
+    pub(crate) compared: usize,
+    pub(crate) different: usize,
+}
+
+/// Compares the rows that were calibrated, the first ones, with what the ranks received.
+pub(crate) fn reference(outcome: &Outcome, costs: &[Cost]) -> Reference {
+    let samples = outcome.steps.iter().flat_map(|s| &s.ranks).flat_map(|r| &r.samples);
+    samples.filter_map(|s| Some((costs.get(s.id as usize)?.pixels, s.pixels))).fold(
+        Reference::default(),
+        |r, (a, b)| Reference { compared: r.compared + 1, different: r.different + usize::from(a != b) },
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::wire::Sample;
@@ -189,7 +206,8 @@ mod tests {
 
     #[test]
     fn one_large_sample_bounds_a_step_whatever_the_balance() {
-        let lonely = Step { ranks: vec![report(0, ms(0), vec![sample(1, 0, ms(90))]), report(1, ms(0), vec![])], ..step() };
+        let lonely =
+            Step { ranks: vec![report(0, ms(0), vec![sample(1, 0, ms(90))]), report(1, ms(0), vec![])], ..step() };
         assert_eq!(lonely.balanced(), ms(90));
     }
 
@@ -218,6 +236,15 @@ mod tests {
         let short = Outcome { steps: vec![step()], ..Outcome::default() };
         assert_eq!(first_difference(&long, &long), None);
         assert_eq!(first_difference(&long, &short), Some(1));
+    }
+
+    #[test]
+    fn the_reference_sees_the_rows_that_it_knows() {
+        let costs = [1, 2].map(|id| Cost { cpu: ms(1), pixels: [id, 0] });
+        let step = Step { ranks: vec![report(0, ms(0), vec![sample(1, 0, ms(1)), sample(9, 0, ms(1))])], ..step() };
+        let outcome = Outcome { steps: vec![step], ..Outcome::default() };
+        // Row 1 arrived as [1, 0], the reference says [2, 0]; row 9 is not among the calibrated ones.
+        assert_eq!(reference(&outcome, &costs), Reference { compared: 1, different: 1 });
     }
 
     #[test]

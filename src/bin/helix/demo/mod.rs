@@ -12,6 +12,7 @@ pub(crate) mod interrupt;
 mod material;
 mod metrics;
 mod plan;
+#[cfg(any())]
 pub(crate) mod rank;
 mod report;
 mod screen;
@@ -22,8 +23,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use args::DemoArgs;
 use args::Contender;
+pub(crate) use args::DemoArgs;
 use calibrate::Cost;
 use crew::{Crew, CrewError};
 use helix_shm::corpus::CorpusError;
@@ -33,7 +34,6 @@ use metrics::{Outcome, Step};
 use plan::Plan;
 use report::{Entry, Report};
 use screen::Screen;
-use wire::RankSpec;
 
 /// Why there is no demo.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +74,7 @@ pub(crate) fn main(args: &DemoArgs) -> ExitCode {
             if args.json {
                 println!("{}", serde_json::to_string_pretty(&report.rows()).expect("rows are plain data"));
             }
-            if report.difference.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if report.is_right() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(DemoError::Interrupted) => {
             screen.end();
@@ -115,19 +115,14 @@ fn run(args: &DemoArgs, screen: &Arc<Screen>) -> Result<Report, DemoError> {
     Ok(report)
 }
 
-fn run_policy(who: Contender, plan: &Plan, manifest: &std::path::Path, screen: &Arc<Screen>) -> Result<Outcome, DemoError> {
+fn run_policy(
+    who: Contender,
+    plan: &Plan,
+    manifest: &std::path::Path,
+    screen: &Arc<Screen>,
+) -> Result<Outcome, DemoError> {
     let program = std::env::current_exe().map_err(DemoError::Program)?;
     let job = format!("demo-{}-{}", std::process::id(), who.name());
-    let spec = |rank| RankSpec {
-        rank,
-        job: job.clone(),
-        manifest: manifest.to_owned(),
-        stream: plan.stream(who),
-        run: plan.run(who),
-        slab_bytes: plan.slab_bytes,
-        steps: plan.steps,
-        ns_per_token: plan.ns_per_token,
-    };
     screen.begin(who.name(), u64::from(plan.steps));
     let mut waited = Duration::ZERO;
     let mut on_step = |n: usize, step: &Step| {
@@ -138,8 +133,9 @@ fn run_policy(who: Contender, plan: &Plan, manifest: &std::path::Path, screen: &
             format!("step {} took {:.2?}, longest wait {longest:.1?} (mean {mean:.1?})", n + 1, step.took)
         });
     };
-    let ran = Crew::start(&program, (0..plan.ranks).map(spec).collect(), screen)
-        .and_then(|crew| crew.run(plan.steps, &mut on_step));
+    let ran =
+        Crew::start(&program, (0..plan.ranks).map(|rank| plan.spec(who, rank, &job, manifest)).collect(), screen)
+            .and_then(|crew| crew.run(plan.steps, &mut on_step));
     screen.end();
     ran.map_err(|source| match source {
         CrewError::Interrupted => DemoError::Interrupted,
@@ -172,7 +168,6 @@ fn judge(args: &DemoArgs, plan: &Plan, costs: &[Cost], outcomes: Vec<(Contender,
 
 fn print_report(args: &DemoArgs, report: &Report) {
     println!("\n{}", report.table());
-    println!("{}", report.verdict());
     for line in report.remarks() {
         println!("{line}");
     }

@@ -1,6 +1,7 @@
 //! The shape of a run, fixed before the first policy and the same for all: rows, steps, memory, the clock of the
 //! emulated accelerators.
 
+use std::path::Path;
 use std::time::Duration;
 
 use helix_shm::manifest::Record;
@@ -11,6 +12,7 @@ use helix_shm::sched::tokens::tokens;
 use super::args::{Contender, DemoArgs};
 use super::calibrate::Cost;
 use super::metrics;
+use super::wire::RankSpec;
 
 /// How long a policy runs at the perfect bound, if the user does not say how many steps.
 const RUN: Duration = Duration::from_secs(18);
@@ -107,6 +109,20 @@ impl Plan {
         RunOptions { policy: who.policy(), workers, max_batches: self.lookahead + 1, pin: !local }
     }
 
+    /// What a rank process is told.
+    pub(crate) fn spec(&self, who: Contender, rank: u32, job: &str, manifest: &Path) -> RankSpec {
+        RankSpec {
+            rank,
+            job: job.to_owned(),
+            manifest: manifest.to_owned(),
+            stream: self.stream(who),
+            run: self.run(who),
+            slab_bytes: self.slab_bytes,
+            steps: self.steps,
+            ns_per_token: self.ns_per_token,
+        }
+    }
+
     /// CPU time that decoding takes for the samples delivered.
     pub(crate) fn decode_time(&self, ids: impl Iterator<Item = u64>, costs: &[Cost]) -> Duration {
         ids.filter_map(|id| costs.get((id % self.clips) as usize)).map(|c| c.cpu).sum()
@@ -136,7 +152,7 @@ impl Plan {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod testing {
     use super::*;
     use clap::Parser;
 
@@ -146,7 +162,8 @@ mod tests {
         demo: DemoArgs,
     }
 
-    fn plan(args: &[&str]) -> Plan {
+    /// A plan over 40 equal clips on 4 cores.
+    pub(crate) fn plan(args: &[&str]) -> Plan {
         let args = Cli::parse_from([&["demo"], args].concat()).demo;
         let clip = Record {
             coded_width: 640,
@@ -159,6 +176,12 @@ mod tests {
         let costs = vec![Cost { cpu: Duration::from_millis(100), pixels: [0, 0] }; 40];
         Plan::new(&args, &vec![clip; 40], &costs, 4)
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::plan;
+    use super::*;
 
     #[test]
     fn all_compute_takes_as_long_as_all_decoding_at_best() {
@@ -170,7 +193,13 @@ mod tests {
     }
 
     fn plan_tokens() -> f64 {
-        let facts = helix_shm::proto::transform::Facts { width: 640, height: 360, duration_ms: 2000, frames: 50, ..Default::default() };
+        let facts = helix_shm::proto::transform::Facts {
+            width: 640,
+            height: 360,
+            duration_ms: 2000,
+            frames: 50,
+            ..Default::default()
+        };
         tokens(MODEL, &facts, &transform()) as f64
     }
 

@@ -71,12 +71,19 @@ fn run(spec: &RankSpec, orders: &Receiver<ToRank>) -> Result<(), Failure> {
         let batch = loader.next().ok_or("the stream ended early")??;
         let wait = asked.elapsed();
         for bad in loader.take_bad_samples() {
-            say(&FromRank::Bad(BadClip { sample: bad.sample, path: bad.path, stage: bad.stage, reason: bad.reason }))?;
+            say(&FromRank::Bad(BadClip {
+                sample: bad.sample,
+                path: bad.path,
+                stage: bad.stage,
+                reason: bad.reason,
+            }))?;
         }
         let skipped = batch.skipped() as u32;
         let samples = accelerator.step(batch)?;
         say(&FromRank::Step(StepReport { rank: spec.rank, step, wait, samples, skipped, late: accelerator.late }))?;
     }
+    // The last barrier: nobody leaves while another computes.
+    orders.recv()?;
     let copied = loader.copied_bytes();
     loader.close()?;
     let uploaded = accelerator.uploaded();
@@ -120,8 +127,7 @@ impl Accelerator {
         let began = Instant::now();
         let mut samples = Vec::with_capacity(batch.len());
         let mut lengths = Vec::with_capacity(batch.len());
-        for (i, ((&id, &home), &tokens)) in
-            batch.ids().iter().zip(batch.home_ranks()).zip(batch.tokens()).enumerate()
+        for (i, ((&id, &home), &tokens)) in batch.ids().iter().zip(batch.home_ranks()).zip(batch.tokens()).enumerate()
         {
             let compute = Duration::from_nanos((tokens * self.ns_per_token) as u64);
             samples.push(Sample { id, home, compute, pixels: [0; 2] });

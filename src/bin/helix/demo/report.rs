@@ -6,7 +6,7 @@ use std::time::Duration;
 use helix_shm::results::Row;
 
 use super::args::Contender;
-use super::metrics::{Bound, Outcome, Summary};
+use super::metrics::{Bound, Outcome, Reference, Summary};
 
 /// One policy's run with its numbers.
 pub(crate) struct Entry {
@@ -23,6 +23,8 @@ pub(crate) struct Report {
     pub(crate) thresholds: [Duration; 2],
     /// The first step in which a policy's stream differs from the first one's.
     pub(crate) difference: Option<(Contender, usize)>,
+    /// How the first policy's pixels compare with those of the calibration.
+    pub(crate) reference: Reference,
     pub(crate) command: String,
 }
 
@@ -53,7 +55,8 @@ impl Report {
     }
 
     fn lines(&self) -> Vec<(String, Column<'_>, String)> {
-        let time = |f: fn(&Summary) -> Duration| -> Column<'_> { Box::new(move |e| format!("{:.1}", ms(f(&e.summary)))) };
+        let time =
+            |f: fn(&Summary) -> Duration| -> Column<'_> { Box::new(move |e| format!("{:.1}", ms(f(&e.summary)))) };
         let miss = |i: usize| -> Column<'_> { Box::new(move |e| format!("{:.1} %", e.summary.misses[i] * 100.0)) };
         let [theta, relative] = self.thresholds.map(ms);
         vec![
@@ -85,8 +88,9 @@ impl Report {
 
     /// The rows of `demo.json`.
     pub(crate) fn rows(&self) -> Vec<Row> {
-        let row = |name: &str, value, unit, target| Row::new(format!("demo.{name}"), value, unit, target, &self.command);
-        let equal = if self.difference.is_none() { 1.0 } else { 0.0 };
+        let row =
+            |name: &str, value, unit, target| Row::new(format!("demo.{name}"), value, unit, target, &self.command);
+        let equal = if self.is_right() { 1.0 } else { 0.0 };
         let most = |f: fn(&Entry) -> f64| self.entries.iter().map(f).fold(0.0, f64::max);
         let mut rows = vec![
             row("stream_equal", equal, "", "= 1"),
@@ -120,8 +124,45 @@ impl Report {
         rows
     }
 
+    /// Whether all policies delivered the same, and what a plain decoder makes of the same clips.
+    pub(crate) fn is_right(&self) -> bool {
+        self.difference.is_none() && self.reference.different == 0
+    }
+
+    /// What stands below the table, a line each.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let Reference { compared, different } = self.reference;
+        let Bound { compute, decode, .. } = self.bound;
+        let mut lines = vec![
+            self.verdict(),
+            match different {
+                0 => format!("{compared} of them were also decoded without daemon, ring and worker: the same pixels"),
+                n => format!(
+                    "PIXELS DIFFER in {n} of {compared} samples from those decoded without daemon, ring and worker"
+                ),
+            },
+            format!(
+                "bound: the longer of balanced compute without waits ({:.1} s) and decoding on all cores without pause ({:.1} s)",
+                compute.as_secs_f64(),
+                decode.as_secs_f64()
+            ),
+        ];
+        for entry in self.entries.iter().filter(|e| e.summary.late > 0.01) {
+            let (who, late) = (entry.who.name(), entry.summary.late * 100.0);
+            lines.push(format!(
+                "{who}: uploading and hashing outlasted the emulated compute for {late:.0} % of the time; these numbers are too low"
+            ));
+        }
+        // A clip is skipped as often as it is used, for one reason.
+        let bad: std::collections::BTreeSet<String> = (self.entries.iter().flat_map(|e| &e.outcome.bad))
+            .map(|b| format!("skipped each time: {} ({}: {})", b.path, b.stage, b.reason))
+            .collect();
+        lines.extend(bad);
+        lines
+    }
+
     /// The verdict on the streams, in a line.
-    pub(crate) fn verdict(&self) -> String {
+    fn verdict(&self) -> String {
         let Some(first) = self.entries.first() else { return String::new() };
         match self.difference {
             Some((who, step)) => format!(
@@ -134,7 +175,9 @@ impl Report {
                 let steps = first.outcome.steps.len();
                 let delivered: usize = first.outcome.steps.iter().map(|s| s.digest().samples).sum();
                 let who = self.entries.iter().map(|e| e.who.name()).collect::<Vec<_>>().join(", ");
-                format!("{who}: the same {delivered} samples with the same pixels in each of {steps} steps (xxh3 {digest:032x})")
+                format!(
+                    "{who}: the same {delivered} samples with the same pixels in each of {steps} steps (xxh3 {digest:032x})"
+                )
             }
         }
     }
@@ -167,6 +210,7 @@ mod tests {
             bound: Bound { throughput: 8.0, compute: Duration::ZERO, decode: Duration::ZERO },
             thresholds: [Duration::from_millis(1), Duration::from_millis(43)],
             difference,
+            reference: Reference { compared: 9, different: 0 },
             command: "make demo".into(),
         }
     }

@@ -125,7 +125,14 @@ mod tests {
     #[test]
     fn lines_survive_the_pipe() {
         let sample = Sample { id: 7, home: 1, compute: Duration::from_millis(3), pixels: [u64::MAX, 5] };
-        let report = StepReport { rank: 1, step: 2, wait: Duration::ZERO, samples: vec![sample], skipped: 1, late: Duration::ZERO };
+        let report = StepReport {
+            rank: 1,
+            step: 2,
+            wait: Duration::ZERO,
+            samples: vec![sample],
+            skipped: 1,
+            late: Duration::ZERO,
+        };
         let messages = [FromRank::Joined { daemon: 4 }, FromRank::Step(report), FromRank::Failed("a\nb".into())];
         let mut pipe = Vec::new();
         for message in &messages {
