@@ -15,6 +15,8 @@ mod error;
 mod file;
 mod fingerprint;
 mod layout;
+#[cfg(feature = "decode")]
+pub mod probe;
 mod record;
 mod schema;
 #[cfg(test)]
