@@ -1,1 +1,23 @@
-//! Segments, SPSC rings, doorbells and leases: shared memory made safe. Knows nothing else of ours.
+//! Shared memory made safe: segments and slabs, SPSC rings, doorbells, and descriptors over a socket.
+//!
+//! Knows nothing else of ours: messages are seven words, peers are numbers. Trusts nothing that it reads back from
+//! shared memory: every word there is an atomic, every value read is checked, and what does not fit is an error
+//! value. It must not allocate regions, judge who is alive, or interpret a message.
+//!
+//! There is no lease type. A batch is let go exactly once, by the last of its holders: that is an `Arc` of a value
+//! whose `Drop` pushes the release. The count orders every holder's last read before that drop, and
+//! [`spsc::Producer::push`] orders the drop before whatever the receiver of the message does to the memory;
+//! `tests/loom_ring.rs` proves the two together.
+
+pub mod bell;
+pub mod eventfd;
+pub mod fds;
+pub mod segment;
+pub mod slab;
+pub mod spsc;
+
+mod budget;
+mod mapping;
+mod memfd;
+mod pages;
+mod sync;

@@ -1,0 +1,193 @@
+//! Doorbells: how a producer wakes a consumer that sleeps, and tells it which lanes have news.
+//!
+//! ```text
+//! entry i at 128·i:  parked u32, padding to 8, then 15 words of lane bitmap
+//! ```
+//! The producer publishes its message, sets the lane's bit, and then looks whether the consumer is parked; the
+//! consumer sets `parked`, and then looks whether a bit is set. A fence on each side between the two steps makes it
+//! impossible that both look too early, so no wake-up is lost between honest peers, and an awake consumer costs its
+//! producers no system call.
+//!
+//! Anyone in the job can scribble over hints. So they are only hints: a bit may be missing or false, a wake-up may
+//! never come. Whoever sleeps looks at its rings again within 100 ms ([`RELOOK`]).
+
+use std::{
+    os::fd::BorrowedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    segment::Segment,
+    sync::{self, BITMAP, Ordering, fence, point},
+};
+
+pub use super::sync::EventFd;
+
+/// No sleep is longer: by then a sleeper looks at every ring, whatever its hints say.
+pub const RELOOK: Duration = Duration::from_millis(100);
+
+/// Lanes that an entry has bits for.
+pub const LANES: usize = 15 * 64;
+
+const ENTRY_BYTES: usize = 128;
+
+/// Bytes of a hints segment with so many entries.
+pub const fn hints_bytes(entries: usize) -> usize {
+    ENTRY_BYTES * entries
+}
+
+/// Why there is no bell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("hints entry {entry} is outside a segment of {segment} bytes")]
+pub struct NoEntry {
+    /// The entry wanted.
+    pub entry: usize,
+    /// Bytes of the segment.
+    pub segment: usize,
+}
+
+/// A new eventfd, for a bell: non-blocking, closed on exec.
+pub fn eventfd() -> std::io::Result<EventFd> {
+    Ok(super::eventfd::EventFd::new()?.into())
+}
+
+/// A process's entry in the hints, and its eventfd.
+struct Bell {
+    hints: Arc<Segment>,
+    at: usize,
+    fd: EventFd,
+}
+
+impl Bell {
+    fn new(hints: Arc<Segment>, entry: usize, fd: EventFd) -> Result<Bell, NoEntry> {
+        match entry.checked_mul(ENTRY_BYTES) {
+            Some(at) if hints.holds(at, ENTRY_BYTES) => Ok(Bell { hints, at, fd }),
+            _ => Err(NoEntry { entry, segment: hints.len() }),
+        }
+    }
+
+    fn parked(&self) -> &sync::AtomicU32 {
+        self.hints.flag(self.at)
+    }
+
+    fn bits(&self, word: usize) -> &sync::AtomicU64 {
+        self.hints.word(self.at + 8 + 8 * word)
+    }
+}
+
+/// Rings another process's bell. Any number of them, in any process, may ring the same one.
+pub struct Ringer {
+    bell: Bell,
+}
+
+impl Ringer {
+    /// Of the process that has entry `entry` and sleeps on `fd`.
+    pub fn new(hints: Arc<Segment>, entry: usize, fd: EventFd) -> Result<Ringer, NoEntry> {
+        Ok(Ringer { bell: Bell::new(hints, entry, fd)? })
+    }
+
+    /// Says that `lane` has news, and wakes the sleeper if it sleeps. Call it after the push.
+    ///
+    /// # Panics
+    /// If `lane` is not below [`LANES`].
+    pub fn ring(&self, lane: usize) {
+        assert!(lane < LANES, "lane {lane} has no bit in the hints");
+        // Pairs with the swap in `take`: who takes the bit sees the message.
+        self.bell.bits(lane / 64).fetch_or(1 << (lane % 64), point("ring.bit", Ordering::Release));
+        // Pairs with the fence in `park`.
+        fence("ring.fence");
+        if self.bell.parked().load(Ordering::Relaxed) != 0 && self.bell.parked().swap(0, Ordering::Relaxed) != 0 {
+            self.bell.fd.signal();
+        }
+    }
+}
+
+/// The process that the bell belongs to. One thread at a time sleeps on it.
+pub struct Sleeper {
+    bell: Bell,
+}
+
+impl Sleeper {
+    /// With entry `entry`, sleeping on `fd`.
+    pub fn new(hints: Arc<Segment>, entry: usize, fd: EventFd) -> Result<Sleeper, NoEntry> {
+        Ok(Sleeper { bell: Bell::new(hints, entry, fd)? })
+    }
+
+    /// Visits each lane that has news, and forgets that it had. Drain the lane's ring after, not before: what is
+    /// pushed later sets the bit again. The number is a peer's: lanes that are not ours must be skipped.
+    pub fn take(&self, mut visit: impl FnMut(usize)) {
+        for word in 0..BITMAP {
+            let bits = self.bell.bits(word);
+            // A plain look first: most words are 0, and a swap would take their line away from the producers.
+            if bits.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            // Pairs with the `fetch_or`s in `ring`, all of them: each continues the release sequence of the others.
+            let mut rest = bits.swap(0, point("take.bits", Ordering::Acquire));
+            while rest != 0 {
+                visit(word * 64 + rest.trailing_zeros() as usize);
+                rest &= rest - 1;
+            }
+        }
+    }
+
+    /// Whether any lane claims news.
+    pub fn has_news(&self) -> bool {
+        (0..BITMAP).any(|word| self.bell.bits(word).load(Ordering::Relaxed) != 0)
+    }
+
+    /// Announces a sleep. `true`: sleep now, until [`Sleeper::fd`] is readable or [`RELOOK`] has passed, then
+    /// [`Sleeper::unpark`]. `false`: there is news, and we are not parked.
+    #[must_use = "whether one may sleep"]
+    pub fn park(&self) -> bool {
+        self.bell.parked().store(1, Ordering::Relaxed);
+        // Pairs with the fence in `ring`: either it sees `parked`, or we see its bit.
+        fence("park.fence");
+        if self.has_news() {
+            self.bell.parked().store(0, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// Ends a sleep: from now on producers do not write to the descriptor, which is unreadable again. A producer that
+    /// is just about to may still make the next sleep a short one.
+    pub fn unpark(&self) {
+        self.bell.parked().store(0, Ordering::Relaxed);
+        self.bell.fd.drain();
+    }
+
+    /// Readable when rung; for epoll, asyncio and io_uring.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd.fd()
+    }
+
+    /// Waits for news: looks for `spin`, then sleeps until rung or `timeout` has passed. Returns whether there is
+    /// news; either way, look at every ring once `timeout`, at most [`RELOOK`], has passed. Spin (20–50 µs) only
+    /// where the producer has another core to run on, else it is kept from its work; else give zero.
+    pub fn wait(&self, timeout: Duration, spin: Duration) -> bool {
+        if self.has_news() {
+            return true;
+        }
+        if !spin.is_zero() {
+            let until = Instant::now() + spin.min(timeout);
+            while Instant::now() < until {
+                for _ in 0..16 {
+                    sync::spin_loop();
+                }
+                if self.has_news() {
+                    return true;
+                }
+            }
+        }
+        if self.park() {
+            self.bell.fd.wait(timeout);
+            self.unpark();
+        }
+        self.has_news()
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;

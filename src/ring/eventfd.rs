@@ -1,0 +1,81 @@
+//! An eventfd that no peer can make us block on.
+//!
+//! Everyone who was handed the descriptor shares its one file description, and may clear its `O_NONBLOCK`, fill its
+//! counter or drain it. So a read carries its own `RWF_NOWAIT`, and a write first asks whether there is room: a
+//! counter without room is a bell that is ringing already. Its count means nothing: look again.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll, ppoll},
+    sys::{
+        eventfd::{EfdFlags, EventFd as NixEventFd},
+        time::TimeSpec,
+    },
+    unistd,
+};
+
+/// A shared eventfd; cloning it shares the descriptor.
+#[derive(Debug, Clone)]
+pub struct EventFd {
+    fd: Arc<OwnedFd>,
+}
+
+impl From<OwnedFd> for EventFd {
+    /// One that was made elsewhere and handed over.
+    fn from(fd: OwnedFd) -> EventFd {
+        EventFd { fd: Arc::new(fd) }
+    }
+}
+
+impl EventFd {
+    /// A new one: counter 0, non-blocking, closed on exec.
+    pub fn new() -> io::Result<EventFd> {
+        let fd = NixEventFd::from_value_and_flags(0, EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+        Ok(OwnedFd::from(fd).into())
+    }
+
+    /// The descriptor: readable when rung. For epoll, asyncio, io_uring, and for handing over.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Makes it readable.
+    pub fn signal(&self) {
+        let mut room = [PollFd::new(self.fd(), PollFlags::POLLOUT)];
+        if matches!(poll(&mut room, PollTimeout::ZERO), Ok(1)) {
+            // Without room it is readable already; no other error is possible on a live eventfd.
+            let _ = unistd::write(&*self.fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Makes it unreadable, whatever its count was.
+    pub fn drain(&self) {
+        let mut count = [0u8; 8];
+        let mut iov = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+        // SAFETY: the one buffer described is ours and lives through the call; offset -1 means "as read does".
+        let n = unsafe { libc::preadv2(self.fd.as_raw_fd(), &mut iov, 1, -1, libc::RWF_NOWAIT) };
+        if n < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP) {
+            self.drain_before_5_8();
+        }
+    }
+
+    #[cold]
+    fn drain_before_5_8(&self) {
+        let mut news = [PollFd::new(self.fd(), PollFlags::POLLIN)];
+        if matches!(poll(&mut news, PollTimeout::ZERO), Ok(1)) {
+            let _ = unistd::read(&*self.fd, &mut [0u8; 8]);
+        }
+    }
+
+    /// Sleeps until it is readable, `timeout` has passed or a signal came.
+    pub fn wait(&self, timeout: Duration) {
+        let mut news = [PollFd::new(self.fd(), PollFlags::POLLIN)];
+        let _ = ppoll(&mut news, Some(TimeSpec::from_duration(timeout)), None);
+    }
+}
