@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -13,9 +12,6 @@ use crate::ring::fds::{recv_packet, send_packet};
 
 /// Packets that may wait for a peer that does not read; one that lets more pile up has lost its session.
 const MAX_BACKLOG: usize = 4096;
-
-/// A descriptor that may have to wait for its packet to be sent.
-pub type SharedFd = Arc<OwnedFd>;
 
 /// Who is at the other end, by the kernel's word (`SO_PEERCRED`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +44,7 @@ pub enum Gone {
 pub struct Conn {
     sock: OwnedFd,
     peer: Peer,
-    backlog: VecDeque<(Vec<u8>, Vec<SharedFd>)>,
+    backlog: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     buf: Vec<u8>,
 }
 
@@ -75,26 +71,29 @@ impl Conn {
         !self.backlog.is_empty()
     }
 
-    /// Sends a packet, or queues it behind those that wait.
-    pub fn send(&mut self, packet: &impl Serialize, fds: &[SharedFd]) -> Result<(), Gone> {
+    /// Sends a packet, or queues it behind those that wait, with descriptors of its own.
+    pub fn send(&mut self, packet: &impl Serialize, fds: &[BorrowedFd<'_>]) -> Result<(), Gone> {
         let bytes = serde_json::to_vec(packet)?;
         if self.backlog.len() >= MAX_BACKLOG {
             return Err(Gone::Backlog);
         }
-        self.backlog.push_back((bytes, fds.to_vec()));
-        self.flush()
+        self.flush()?;
+        if self.backlog.is_empty() && try_send(&self.sock, &bytes, fds)? {
+            return Ok(());
+        }
+        let fds = fds.iter().map(|fd| fd.try_clone_to_owned()).collect::<io::Result<_>>()?;
+        self.backlog.push_back((bytes, fds));
+        Ok(())
     }
 
     /// Sends what waits, as far as the socket takes it.
     pub fn flush(&mut self) -> Result<(), Gone> {
         while let Some((bytes, fds)) = self.backlog.front() {
-            let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-            match send_packet(self.sock.as_fd(), bytes, &fds) {
-                Ok(()) => drop(self.backlog.pop_front()),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e.into()),
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            if !try_send(&self.sock, bytes, &fds)? {
+                break;
             }
+            self.backlog.pop_front();
         }
         Ok(())
     }
@@ -109,6 +108,18 @@ impl Conn {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e.into()),
             }
+        }
+    }
+}
+
+/// `false` when the socket has no room.
+fn try_send(sock: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool, Gone> {
+    loop {
+        match send_packet(sock.as_fd(), bytes, fds) {
+            Ok(()) => return Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e.into()),
         }
     }
 }

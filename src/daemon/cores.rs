@@ -51,7 +51,8 @@ impl Cores {
             by_node.entry(self.node[&core]).or_default().push(core);
         }
         let deepest = by_node.values().map(Vec::len).max().unwrap_or(1);
-        let order: Vec<u32> = (0..deepest).flat_map(|i| by_node.values().filter_map(move |c| c.get(i))).copied().collect();
+        let order: Vec<u32> =
+            (0..deepest).flat_map(|i| by_node.values().filter_map(move |c| c.get(i))).copied().collect();
         order[usize::from(slot) % order.len()]
     }
 }

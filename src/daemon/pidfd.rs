@@ -44,13 +44,6 @@ impl PidFd {
             libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), libc::SIGKILL, std::ptr::null::<u8>(), 0)
         };
     }
-
-    /// Whether the process is dead.
-    pub fn is_dead(&self) -> bool {
-        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|n| n > 0)
-    }
 }
 
 impl AsFd for PidFd {
@@ -68,11 +61,13 @@ mod tests {
     fn an_unreaped_child_is_dead_to_its_pidfd() {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let pidfd = PidFd::open(child.id()).unwrap();
-        assert!(!pidfd.is_dead());
+        let dead = |timeout| {
+            let mut fds = [nix::poll::PollFd::new(pidfd.as_fd(), nix::poll::PollFlags::POLLIN)];
+            nix::poll::poll(&mut fds, timeout).unwrap() == 1
+        };
+        assert!(!dead(nix::poll::PollTimeout::ZERO));
         pidfd.kill();
-        let mut fds = [nix::poll::PollFd::new(pidfd.as_fd(), nix::poll::PollFlags::POLLIN)];
-        nix::poll::poll(&mut fds, nix::poll::PollTimeout::NONE).unwrap();
-        assert!(pidfd.is_dead());
+        assert!(dead(nix::poll::PollTimeout::NONE));
         child.wait().unwrap();
     }
 }

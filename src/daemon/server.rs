@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen, socket};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen, socket,
+};
 
 use super::conn::Conn;
 use super::cores::Cores;
@@ -90,7 +92,7 @@ impl Server {
         let mut looked = Instant::now();
         while !self.stop {
             let timeout = self.timeout();
-            let quiet = self.jobs.values_mut().fold(true, |quiet, job| job.park() && quiet);
+            let quiet = self.jobs.values_mut().all(Job::park);
             let waited = self.poller.wait(if quiet { timeout } else { Some(0) }, &mut woken);
             self.jobs.values_mut().for_each(Job::unpark);
             waited?;
@@ -152,9 +154,8 @@ impl Server {
 
     fn accept(&mut self) {
         loop {
-            let sock = match accept4(self.listener.as_raw_fd(), SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC) {
-                // SAFETY: the kernel has just made this descriptor for us.
-                Ok(fd) => unsafe { OwnedFd::from_raw_fd(fd) },
+            let sock = match accept4(&self.listener, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC) {
+                Ok(sock) => sock,
                 Err(nix::errno::Errno::EAGAIN) => return,
                 Err(e) => {
                     tracing::warn!("cannot accept a connection: {e}; raise `ulimit -n` if it is too many open files");
@@ -205,7 +206,8 @@ impl Server {
                 let uid = conn.peer().uid;
                 let jobs: Vec<_> =
                     self.jobs.values().filter(|j| uid == 0 || j.uid() == uid).map(Job::status).collect();
-                let status = serde_json::json!({ "version": proto::VERSION, "pid": std::process::id(), "jobs": jobs });
+                let status =
+                    serde_json::json!({ "version": proto::VERSION, "pid": std::process::id(), "jobs": jobs });
                 let _ = conn.send(&ToTool::Status { status }, &[]);
             }
             Some((other, _)) => tracing::warn!(pid = conn.peer().pid, "out of turn: {other:?}"),
@@ -218,7 +220,8 @@ impl Server {
         let own = nix::unistd::geteuid().as_raw();
         // An embedded daemon runs as its user and its workers would read files with that user's rights.
         if peer.uid != own && peer.uid != 0 {
-            let reason = format!("this daemon serves user {own}, and you are user {}: start one of your own", peer.uid);
+            let reason =
+                format!("this daemon serves user {own}, and you are user {}: start one of your own", peer.uid);
             tracing::warn!(pid = peer.pid, "{reason}");
             let _ = conn.send(&ToRank::Failed { reason, rank: None }, &[]);
             return;

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use super::conn::{Conn, SharedFd};
+use super::conn::{Conn, Gone};
 use super::pidfd::PidFd;
 use super::regions::Regions;
+use super::workers::segment_fd;
 use crate::proto::message::{Feedback, Words};
-use crate::ring::bell::{Ringer, eventfd};
+use crate::proto::session::{Join, ToRank};
+use crate::ring::bell::{EventFd, Ringer, eventfd};
 use crate::ring::segment::Segment;
 use crate::ring::spsc::{Consumer, Producer, ring_bytes};
 use crate::sched::event::{ServerId, StreamId};
@@ -26,6 +28,11 @@ pub const SESSION_LANES: usize = 256;
 /// Most sessions of a job.
 pub const MAX_SESSIONS: usize = 704;
 
+/// Most workers of a job.
+pub const MAX_WORKERS: u16 = 256;
+/// Lanes of an inbox: the daemon's, and one a worker.
+pub const LANES: u16 = 1 + MAX_WORKERS;
+
 /// Where a session stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
@@ -38,7 +45,6 @@ pub enum Phase {
 }
 
 /// The daemon's side of a rank.
-#[derive(Debug)]
 pub struct Session {
     /// Its number in the job.
     pub id: u16,
@@ -67,13 +73,13 @@ pub struct Session {
     /// Counters for the status.
     pub stats: SessionStats,
     /// The slab, to be handed to workers; never mapped here.
-    pub slab: SharedFd,
+    pub slab: OwnedFd,
     inbox: Arc<Segment>,
     plan: Producer,
     backlog: VecDeque<Words>,
     feedback: Consumer,
     ringer: Ringer,
-    bell: SharedFd,
+    bell: EventFd,
 }
 
 /// What the status shows of a session.
@@ -92,40 +98,38 @@ pub struct SessionStats {
 }
 
 impl Session {
-    /// Sets up inbox and bell. `lanes` counts the daemon's lane too.
+    /// Sets up inbox and bell.
     pub fn new(
         id: u16,
-        rank: u32,
         stream: StreamId,
         conn: Conn,
         slab: OwnedFd,
-        slab_bytes: u64,
-        lanes: u16,
+        join: &Join,
         hints: &Arc<Segment>,
     ) -> io::Result<Session> {
-        let feedback_at = usize::from(lanes) * ring_bytes(LANE_CAPACITY);
+        let feedback_at = usize::from(LANES) * ring_bytes(LANE_CAPACITY);
         let inbox = Segment::create("helix-inbox", feedback_at + ring_bytes(FEEDBACK_CAPACITY));
         let inbox = Arc::new(inbox.map_err(io::Error::other)?);
         let plan = Producer::fresh(inbox.clone(), 0, LANE_CAPACITY).map_err(io::Error::other)?;
         let feedback = Consumer::new(inbox.clone(), feedback_at, FEEDBACK_CAPACITY).map_err(io::Error::other)?;
-        let bell = Arc::new(eventfd()?);
+        let bell = eventfd()?;
         let ringer = Ringer::new(hints.clone(), SESSION_BELLS + usize::from(id), bell.clone());
         let pidfd = PidFd::of_peer(conn.fd(), conn.peer().pid as u32)?;
         Ok(Session {
             id,
-            rank,
+            rank: join.rank,
             stream,
             phase: Phase::Live,
             conn: Some(conn),
             pidfd: Some(pidfd),
-            server: ServerId(0),
-            regions: Regions::new(slab_bytes),
+            server: ServerId(join.node.unwrap_or(0) as u16),
+            regions: Regions::new(join.slab_bytes),
             grants: HashMap::new(),
             iter: 0,
             pending_start: None,
             mapped_by: BTreeSet::new(),
             stats: SessionStats::default(),
-            slab: Arc::new(slab),
+            slab,
             inbox,
             plan,
             backlog: VecDeque::new(),
@@ -135,9 +139,21 @@ impl Session {
         })
     }
 
-    /// The bell's descriptor.
-    pub fn bell(&self) -> SharedFd {
-        self.bell.clone()
+    /// Takes the rank in.
+    pub fn welcome(
+        &mut self,
+        packet: &ToRank,
+        hints: &Segment,
+        daemon_bell: &EventFd,
+        lifeline: &OwnedFd,
+    ) -> Result<(), Gone> {
+        let fds = [segment_fd(&self.inbox)?, segment_fd(hints)?, self.bell.fd(), daemon_bell.fd(), lifeline.as_fd()];
+        self.conn.as_mut().ok_or(Gone::End)?.send(packet, &fds)
+    }
+
+    /// The rank's bell.
+    pub fn bell(&self) -> &EventFd {
+        &self.bell
     }
 
     /// The inbox.

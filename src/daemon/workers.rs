@@ -2,18 +2,17 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Instant;
 
-use super::conn::{Conn, SharedFd};
+use super::conn::{Conn, Gone};
 use super::pidfd::PidFd;
 use crate::proto::message::{Body, Ticket, Words};
 use crate::proto::session::ToWorker;
 use crate::proto::{self};
-use crate::ring::bell::{Ringer, eventfd};
+use crate::ring::bell::{EventFd, Ringer, eventfd};
 use crate::ring::segment::Segment;
 use crate::ring::spsc::{Consumer, Producer, ring_bytes};
 
@@ -21,7 +20,6 @@ use crate::ring::spsc::{Consumer, Producer, ring_bytes};
 const LINK_CAPACITY: u32 = 16;
 
 /// What every worker of a job shares.
-#[derive(Debug)]
 pub struct Shared<'a> {
     /// The job's name.
     pub job: &'a str,
@@ -34,7 +32,6 @@ pub struct Shared<'a> {
 }
 
 /// A worker process and what the daemon knows of it.
-#[derive(Debug)]
 pub struct Worker {
     /// Slot in the job.
     pub slot: u16,
@@ -50,15 +47,13 @@ pub struct Worker {
     pub attached: BTreeSet<u16>,
     /// The core it runs on, if it is pinned.
     pub core: Option<u32>,
-    /// When it was started.
-    pub born: Instant,
     child: Child,
     token: String,
     segment: Arc<Segment>,
     tickets: Producer,
     done: Consumer,
     ringer: Ringer,
-    bell: SharedFd,
+    bell: EventFd,
 }
 
 impl Worker {
@@ -67,8 +62,9 @@ impl Worker {
         let segment = Segment::create("helix-link", 2 * ring_bytes(LINK_CAPACITY)).map_err(io::Error::other)?;
         let segment = Arc::new(segment);
         let tickets = Producer::fresh(segment.clone(), 0, LINK_CAPACITY).map_err(io::Error::other)?;
-        let done = Consumer::new(segment.clone(), ring_bytes(LINK_CAPACITY), LINK_CAPACITY).map_err(io::Error::other)?;
-        let bell = Arc::new(eventfd()?);
+        let done =
+            Consumer::new(segment.clone(), ring_bytes(LINK_CAPACITY), LINK_CAPACITY).map_err(io::Error::other)?;
+        let bell = eventfd()?;
         let ringer = Ringer::new(shared.hints.clone(), bell_of(slot), bell.clone()).map_err(io::Error::other)?;
         let token = token()?;
         let child = Command::new("/proc/self/exe")
@@ -88,7 +84,6 @@ impl Worker {
             held: VecDeque::new(),
             attached: BTreeSet::new(),
             core,
-            born: Instant::now(),
             child,
             token,
             segment,
@@ -110,16 +105,15 @@ impl Worker {
     }
 
     /// Takes the worker in.
-    pub fn welcome(&mut self, mut conn: Conn, hints: SharedFd, daemon_bell: SharedFd) -> Result<(), super::conn::Gone> {
-        let link = self.segment.fd().ok_or_else(|| io::Error::other("the link segment has no descriptor"))?;
-        let link = Arc::new(link.try_clone_to_owned()?);
+    pub fn welcome(&mut self, mut conn: Conn, hints: &Segment, daemon_bell: &EventFd) -> Result<(), Gone> {
         let packet = ToWorker::Welcome {
             version: proto::VERSION,
             link_capacity: LINK_CAPACITY,
             bell: bell_of(self.slot) as u16,
             cores: self.core.into_iter().collect(),
         };
-        conn.send(&packet, &[link, hints, self.bell.clone(), daemon_bell])?;
+        let fds = [segment_fd(&self.segment)?, segment_fd(hints)?, self.bell.fd(), daemon_bell.fd()];
+        conn.send(&packet, &fds)?;
         self.conn = Some(conn);
         Ok(())
     }
@@ -173,7 +167,6 @@ fn token() -> io::Result<String> {
 }
 
 /// A segment's descriptor, to be sent.
-pub fn segment_fd(segment: &Segment) -> io::Result<SharedFd> {
-    let fd = segment.fd().ok_or_else(|| io::Error::other("the segment has no descriptor"))?;
-    Ok(Arc::new(fd.as_fd().try_clone_to_owned()?))
+pub fn segment_fd(segment: &Segment) -> io::Result<BorrowedFd<'_>> {
+    segment.fd().ok_or_else(|| io::Error::other("a segment made here has no descriptor"))
 }

@@ -1,21 +1,19 @@
 //! The job's worker processes: started, introduced, attached, mourned, replaced.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use super::{Job, Source};
 use crate::daemon::conn::{Conn, Gone};
 use crate::daemon::poller::Poller;
 use crate::daemon::regions::State;
-use crate::daemon::sessions::{LANE_CAPACITY, Phase};
+use crate::daemon::sessions::{LANE_CAPACITY, LANES, Phase, SESSION_BELLS};
 use crate::daemon::workers::{Shared, Worker, segment_fd};
 use crate::proto::message::{Body, Head, Ready, kind};
 use crate::proto::options::Policy;
 use crate::proto::session::{FromWorker, ToRank, ToWorker};
 use crate::sched::event::{Event, ServerId, WorkerId};
 
-/// Most workers of a job: what the daemon's bitmap has lanes for.
-pub const MAX_WORKERS: u16 = 256;
 /// A sample that kills its worker by a fault of its own this often is bad.
 const MAX_FAULTS: u8 = 2;
 /// A sample that loses this many workers to SIGKILL is bad: the kernel's OOM killer looks the same as a person.
@@ -39,8 +37,7 @@ impl Job {
         let generation = self.next_generation;
         self.next_generation += 1;
         let core = self.pin.then(|| self.cores.core_of(slot));
-        let shared =
-            Shared { job: &self.name, socket: &self.socket, hints: &self.hints, lifeline: &self.lifeline.1 };
+        let shared = Shared { job: &self.name, socket: &self.socket, hints: &self.hints, lifeline: &self.lifeline.1 };
         let started = Worker::start(&shared, slot, generation, core).and_then(|worker| {
             poller.add(worker.pidfd.as_fd(), Source::WorkerDeath(self.id, slot, generation))?;
             Ok(worker)
@@ -87,7 +84,7 @@ impl Job {
         let known = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut);
         let Some(worker) = known.filter(|w| w.is(peer.pid, token)) else { return Err(conn) };
         let generation = worker.generation;
-        if let Err(e) = worker.welcome(conn, self.hints_fd.clone(), self.bell.clone()) {
+        if let Err(e) = worker.welcome(conn, &self.hints, &self.bell) {
             tracing::warn!(job = self.name, slot, "worker lost while it was welcomed: {e}");
             worker.pidfd.kill();
             return Ok(());
@@ -119,14 +116,14 @@ impl Job {
         let packet = ToWorker::Attach {
             session,
             slab_bytes: s.regions.bytes(),
-            lanes: 1 + MAX_WORKERS,
+            lanes: LANES,
             lane_capacity: LANE_CAPACITY,
-            bell: (crate::daemon::sessions::SESSION_BELLS + usize::from(session)) as u16,
+            bell: (SESSION_BELLS + usize::from(session)) as u16,
             manifest: stream.manifest_path.clone(),
             stream: Box::new((*stream.options).clone()),
         };
         let sent = segment_fd(s.inbox()).map_err(Gone::from).and_then(|inbox| {
-            conn.send(&packet, &[s.slab.clone(), inbox, s.bell(), stream.manifest_fd.clone()])
+            conn.send(&packet, &[s.slab.as_fd(), inbox, s.bell().fd(), stream.manifest_fd.as_fd()])
         });
         match sent {
             Ok(()) => {
@@ -315,7 +312,7 @@ impl Job {
                 poller.remove(pidfd.as_fd(), Source::RankDeath(self.id, session.id));
             }
         }
-        poller.remove(self.bell.as_fd(), Source::Bell(self.id));
+        poller.remove(self.bell.fd(), Source::Bell(self.id));
     }
 
     /// How many workers a policy asks for when the user names no number.
@@ -343,9 +340,4 @@ fn obituary(status: &std::io::Result<std::process::ExitStatus>) -> (String, bool
         },
         Err(e) => (format!("not reaped: {e}"), false),
     }
-}
-
-/// A descriptor of our own for something that is sent more than once.
-pub(super) fn share(fd: OwnedFd) -> crate::daemon::conn::SharedFd {
-    std::sync::Arc::new(fd)
 }

@@ -10,26 +10,22 @@ mod work;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::conn::SharedFd;
 use super::cores::Cores;
 use super::poller::{Poller, Source};
-use super::sessions::{Session, SESSION_BELLS, MAX_SESSIONS};
+use super::sessions::{MAX_SESSIONS, SESSION_BELLS, SESSION_LANES, Session};
 use super::workers::Worker;
 use crate::manifest::Manifest;
 use crate::proto::options::{RunOptions, StreamOptions};
 use crate::proto::session::ToRank;
-use crate::ring::bell::{Sleeper, eventfd, hints_bytes};
+use crate::ring::bell::{EventFd, Sleeper, eventfd, hints_bytes};
 use crate::ring::segment::Segment;
 use crate::sched::Engine;
-use crate::sched::event::{Decision, Event, Scheduler, StreamId, Time};
-
-pub use crew::MAX_WORKERS;
-pub use streams::Refusal;
+use crate::sched::event::{Decision, Event, StreamId, Time};
 
 /// A loader of the job.
 struct Stream {
@@ -37,7 +33,7 @@ struct Stream {
     options: Arc<StreamOptions>,
     run: RunOptions,
     manifest: Arc<Manifest>,
-    manifest_fd: SharedFd,
+    manifest_fd: OwnedFd,
     manifest_path: String,
     /// Session of each rank that has joined.
     members: BTreeMap<u32, u16>,
@@ -91,10 +87,9 @@ pub struct Job {
     socket: PathBuf,
     cores: Arc<Cores>,
     hints: Arc<Segment>,
-    hints_fd: SharedFd,
-    bell: SharedFd,
+    bell: EventFd,
     sleeper: Sleeper,
-    lifeline: (SharedFd, OwnedFd),
+    lifeline: (OwnedFd, OwnedFd),
     workers: Vec<Option<Worker>>,
     wanted_workers: u16,
     pin: bool,
@@ -136,11 +131,10 @@ impl Job {
     ) -> io::Result<Job> {
         let hints = Segment::create("helix-hints", hints_bytes(SESSION_BELLS + MAX_SESSIONS));
         let hints = Arc::new(hints.map_err(io::Error::other)?);
-        let hints_fd = super::workers::segment_fd(&hints)?;
-        let bell: SharedFd = Arc::new(eventfd()?);
+        let bell = eventfd()?;
         let sleeper = Sleeper::new(hints.clone(), 0, bell.clone()).map_err(io::Error::other)?;
         let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-        poller.add(bell.as_fd(), Source::Bell(id))?;
+        poller.add(bell.fd(), Source::Bell(id))?;
         Ok(Job {
             id,
             name,
@@ -148,10 +142,9 @@ impl Job {
             socket: socket.to_path_buf(),
             cores,
             hints,
-            hints_fd,
             bell,
             sleeper,
-            lifeline: (Arc::new(read), write),
+            lifeline: (read, write),
             workers: Vec::new(),
             wanted_workers: 0,
             pin: true,
@@ -213,13 +206,12 @@ impl Job {
         if all {
             lanes.clear();
             lanes.extend(0..self.workers.len());
-            lanes.extend(self.sessions.keys().map(|&id| super::sessions::SESSION_LANES + usize::from(id)));
+            lanes.extend(self.sessions.keys().map(|&id| SESSION_LANES + usize::from(id)));
         }
         for lane in lanes {
-            if lane < super::sessions::SESSION_LANES {
-                self.hear_worker(lane as u16);
-            } else {
-                self.hear_rank((lane - super::sessions::SESSION_LANES) as u16, poller);
+            match lane.checked_sub(SESSION_LANES) {
+                None => self.hear_worker(lane as u16),
+                Some(session) => self.hear_rank(session as u16, poller),
             }
         }
         if self.wake.is_some_and(|wake| wake <= now()) {
@@ -255,7 +247,7 @@ impl Job {
 
     /// State for tools.
     pub fn status(&self) -> serde_json::Value {
-        let sessions: Vec<_> = self.sessions.values().map(|s| {
+        let sessions = self.sessions.values().map(|s| {
             let loader = self.stream_of(s.stream).map_or("", |stream| stream.loader.as_str());
             serde_json::json!({
                 "session": s.id, "rank": s.rank, "loader": loader, "phase": format!("{:?}", s.phase).to_lowercase(),
@@ -264,12 +256,13 @@ impl Job {
             })
         });
         let sessions: Vec<_> = sessions.collect();
-        let workers: Vec<_> = self.workers.iter().flatten().map(|w| {
+        let workers = self.workers.iter().flatten().map(|w| {
             serde_json::json!({
                 "slot": w.slot, "pid": w.pid(), "generation": w.generation, "up": w.is_up(), "core": w.core,
                 "held": w.held.iter().filter_map(|t| self.flights.get(t)).map(|f| f.sample).collect::<Vec<_>>(),
             })
-        }).collect();
+        });
+        let workers: Vec<_> = workers.collect();
         serde_json::json!({
             "job": self.name, "uid": self.uid, "sessions": sessions, "workers": workers, "stats": self.stats,
             "tickets_in_flight": self.flights.len(),

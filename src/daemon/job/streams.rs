@@ -7,18 +7,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Job, Source, Stream};
-use crate::daemon::conn::{Conn, Gone};
+use crate::daemon::conn::Conn;
 use crate::daemon::poller::Poller;
 use crate::daemon::regions::Regions;
-use crate::daemon::sessions::{FEEDBACK_CAPACITY, LANE_CAPACITY, MAX_SESSIONS, Phase, SESSION_BELLS, Session, check_slab};
-use crate::daemon::workers::segment_fd;
+use crate::daemon::sessions::{
+    FEEDBACK_CAPACITY, LANE_CAPACITY, LANES, MAX_SESSIONS, MAX_WORKERS, Phase, SESSION_BELLS, Session, check_slab,
+};
 use crate::manifest::Manifest;
 use crate::proto;
 use crate::proto::options::StreamOptions;
 use crate::proto::session::{FromRank, Join, Opened, ToRank};
-use crate::sched::event::{Catalog, Event, Place, ServerId, StreamId};
-
-use super::crew::{MAX_WORKERS, share};
+use crate::sched::event::{Catalog, Event, Place, StreamId};
 
 /// Why a rank may not join; goes to the rank as it is.
 #[derive(Debug, thiserror::Error)]
@@ -33,18 +32,25 @@ impl From<std::io::Error> for Refusal {
 
 impl Job {
     /// A rank asks to join. Its connection comes back with the refusal, so that it can be told.
-    pub fn join(&mut self, conn: Conn, join: Join, fds: Vec<OwnedFd>, poller: &mut Poller) -> Result<(), (Conn, Refusal)> {
+    pub fn join(
+        &mut self,
+        conn: Conn,
+        join: Join,
+        fds: Vec<OwnedFd>,
+        poller: &mut Poller,
+    ) -> Result<(), (Conn, Refusal)> {
         let prepared = self.prepare(&join, fds);
         let (stream, slab) = match prepared {
             Ok(prepared) => prepared,
             Err(refusal) => return Err((conn, refusal)),
         };
         let Some(id) = (0..MAX_SESSIONS as u16).find(|id| !self.sessions.contains_key(id)) else {
-            return Err((conn, Refusal(format!("job `{}` has {MAX_SESSIONS} sessions, the most there can be", self.name))));
+            return Err((
+                conn,
+                Refusal(format!("job `{}` has {MAX_SESSIONS} sessions, the most there can be", self.name)),
+            ));
         };
-        let session =
-            Session::new(id, join.rank, stream, conn, slab, join.slab_bytes, 1 + MAX_WORKERS, &self.hints);
-        let mut session = match session {
+        let mut session = match Session::new(id, stream, conn, slab, &join, &self.hints) {
             Ok(session) => session,
             // The connection went into the session; the rank sees its end and the log has the reason.
             Err(e) => {
@@ -52,7 +58,6 @@ impl Job {
                 return Ok(());
             }
         };
-        session.server = ServerId(join.node.unwrap_or(0) as u16);
         for &(grant, offset, len) in &join.held {
             if let Err(e) = session.regions.hold(grant, offset, len) {
                 let Some(conn) = session.conn.take() else { return Ok(()) };
@@ -67,7 +72,10 @@ impl Job {
     fn prepare(&mut self, join: &Join, fds: Vec<OwnedFd>) -> Result<(StreamId, OwnedFd), Refusal> {
         if join.version != proto::VERSION {
             let ours = proto::VERSION;
-            return Err(Refusal(format!("the rank speaks version {}, the daemon {ours}: install the same on both sides", join.version)));
+            return Err(Refusal(format!(
+                "the rank speaks version {}, the daemon {ours}: install the same on both sides",
+                join.version
+            )));
         }
         let [slab, manifest] = <[OwnedFd; 2]>::try_from(fds)
             .map_err(|fds| Refusal(format!("a join carries 2 descriptors, {} came", fds.len())))?;
@@ -76,10 +84,14 @@ impl Job {
             return Err(Refusal(format!("rank {} of a world of {}", join.rank, join.stream.world)));
         }
         if join.run.workers > u32::from(MAX_WORKERS) {
-            return Err(Refusal(format!("{} workers asked for, {MAX_WORKERS} are the most: lower `workers`", join.run.workers)));
+            return Err(Refusal(format!(
+                "{} workers asked for, {MAX_WORKERS} are the most: lower `workers`",
+                join.run.workers
+            )));
         }
         check_slab(&slab, join.slab_bytes).map_err(Refusal)?;
-        let current = self.streams.iter().find(|(_, s)| s.loader == join.loader && !s.closed).map(|(&id, _)| StreamId(id));
+        let current =
+            self.streams.iter().find(|(_, s)| s.loader == join.loader && !s.closed).map(|(&id, _)| StreamId(id));
         let id = match current {
             Some(id) => {
                 self.must_agree(id, join)?;
@@ -122,17 +134,20 @@ impl Job {
         let id = (0..=u16::MAX).map(|n| self.next_stream.wrapping_add(n)).find(|id| !self.streams.contains_key(id));
         let id = id.ok_or_else(|| Refusal("too many loaders".into()))?;
         self.next_stream = id.wrapping_add(1);
-        self.streams.insert(id, Stream {
-            loader: join.loader.clone(),
-            options: Arc::new(join.stream.clone()),
-            run: join.run.clone(),
-            manifest: Arc::new(manifest),
-            manifest_fd: share(again),
-            manifest_path: join.manifest.clone(),
-            members: BTreeMap::new(),
-            opened: false,
-            closed: false,
-        });
+        self.streams.insert(
+            id,
+            Stream {
+                loader: join.loader.clone(),
+                options: Arc::new(join.stream.clone()),
+                run: join.run.clone(),
+                manifest: Arc::new(manifest),
+                manifest_fd: again,
+                manifest_path: join.manifest.clone(),
+                members: BTreeMap::new(),
+                opened: false,
+                closed: false,
+            },
+        );
         Ok(StreamId(id))
     }
 
@@ -140,16 +155,25 @@ impl Job {
     fn must_agree(&self, id: StreamId, join: &Join) -> Result<(), Refusal> {
         let stream = &self.streams[&id.0];
         if stream.manifest.fingerprint() != join.fingerprint {
-            return Err(Refusal(format!("another manifest than the other ranks of loader `{}` have: {} here, {} there", join.loader, join.manifest, stream.manifest_path)));
+            return Err(Refusal(format!(
+                "another manifest than the other ranks of loader `{}` have: {} here, {} there",
+                join.loader, join.manifest, stream.manifest_path
+            )));
         }
         if *stream.options != join.stream {
             let ours = serde_json::to_string(&*stream.options).unwrap_or_default();
             let theirs = serde_json::to_string(&join.stream).unwrap_or_default();
-            return Err(Refusal(format!("other options than the other ranks of loader `{}` have: {theirs} here, {ours} there", join.loader)));
+            return Err(Refusal(format!(
+                "other options than the other ranks of loader `{}` have: {theirs} here, {ours} there",
+                join.loader
+            )));
         }
         if let Some(other) = stream.members.get(&join.rank) {
             let pid = self.sessions.get(other).and_then(|s| s.conn.as_ref()).map_or(0, |c| c.peer().pid);
-            return Err(Refusal(format!("rank {} of loader `{}` is already there (process {pid}): give each rank its own RANK, or each loader its own name", join.rank, join.loader)));
+            return Err(Refusal(format!(
+                "rank {} of loader `{}` is already there (process {pid}): give each rank its own RANK, or each loader its own name",
+                join.rank, join.loader
+            )));
         }
         Ok(())
     }
@@ -161,7 +185,7 @@ impl Job {
             ToRank::Opened(Opened {
                 version: proto::VERSION,
                 session: id,
-                lanes: 1 + MAX_WORKERS,
+                lanes: LANES,
                 lane_capacity: LANE_CAPACITY,
                 feedback_capacity: FEEDBACK_CAPACITY,
                 bell: (SESSION_BELLS + usize::from(id)) as u16,
@@ -170,11 +194,10 @@ impl Job {
                 daemon_pid: std::process::id() as i32,
             })
         };
-        let watched = segment_fd(session.inbox()).map_err(Gone::from).and_then(|inbox| {
-            let fds = [inbox, self.hints_fd.clone(), session.bell(), self.bell.clone(), self.lifeline.0.clone()];
-            let Some(conn) = session.conn.as_mut() else { return Err(Gone::End) };
-            conn.send(&packet, &fds)?;
-            poller.add(conn.fd(), Source::Rank(self.id, id))?;
+        let watched = session.welcome(&packet, &self.hints, &self.bell, &self.lifeline.0).and_then(|()| {
+            if let Some(conn) = &session.conn {
+                poller.add(conn.fd(), Source::Rank(self.id, id))?;
+            }
             if let Some(pidfd) = &session.pidfd {
                 poller.add(pidfd.as_fd(), Source::RankDeath(self.id, id))?;
             }
@@ -276,12 +299,12 @@ impl Job {
                 self.hear_rank(id, poller);
                 self.start(id, iter, epoch, step);
             }
-            FromRank::Leave => self.leave(id, poller),
+            FromRank::Leave => self.leave(id),
             FromRank::Join(_) => self.refuse_rank(id, "it joined twice", poller),
         }
     }
 
-    fn leave(&mut self, id: u16, poller: &mut Poller) {
+    fn leave(&mut self, id: u16) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.phase == Phase::Live {
             session.phase = Phase::Leaving;
@@ -329,7 +352,10 @@ impl Job {
         let (phase, stream, rank) = (session.phase, session.stream, session.rank);
         if phase == Phase::Live {
             session.phase = Phase::Over;
-            let pid_note = format!("rank {rank} of loader `{}` is gone: {why}", self.streams.get(&stream.0).map_or("", |s| &s.loader));
+            let pid_note = format!(
+                "rank {rank} of loader `{}` is gone: {why}",
+                self.streams.get(&stream.0).map_or("", |s| &s.loader)
+            );
             tracing::error!(job = self.name, rank, "{pid_note}");
             self.fail_stream(stream, &pid_note, Some(rank));
         }
@@ -403,7 +429,8 @@ impl Job {
 
     fn say_bye_if_quiet(&mut self, id: u16) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        if session.phase == Phase::Leaving && session.mapped_by.is_empty()
+        if session.phase == Phase::Leaving
+            && session.mapped_by.is_empty()
             && let Some(conn) = session.conn.as_mut()
         {
             let _ = conn.send(&ToRank::Bye, &[]);
@@ -435,7 +462,8 @@ fn largest_batch(manifest: &Manifest, options: &StreamOptions) -> u64 {
     let mut sizes: Vec<u64> = if transform.is_uniform() {
         vec![transform.max_bytes(&Default::default()); n]
     } else {
-        let mut sizes: Vec<u64> = (0..manifest.good()).map(|i| transform.max_bytes(&Catalog::facts(manifest, i))).collect();
+        let mut sizes: Vec<u64> =
+            (0..manifest.good()).map(|i| transform.max_bytes(&Catalog::facts(manifest, i))).collect();
         let largest = sizes.len().saturating_sub(n);
         if largest > 0 {
             sizes.select_nth_unstable(largest);
@@ -445,5 +473,7 @@ fn largest_batch(manifest: &Manifest, options: &StreamOptions) -> u64 {
     };
     // With fewer samples than a batch the last one is repeated.
     sizes.resize(n, sizes.last().copied().unwrap_or(0));
-    Regions::needed(&sizes.iter().map(|&bytes| Place { sample: 0, bytes, home_rank: 0, cost: 0.0 }).collect::<Vec<_>>())
+    Regions::needed(
+        &sizes.iter().map(|&bytes| Place { sample: 0, bytes, home_rank: 0, cost: 0.0 }).collect::<Vec<_>>(),
+    )
 }

@@ -105,7 +105,8 @@ impl Job {
         let id = session.id;
         let Place { sample, bytes: len, .. } = region.place;
         let head = Head { kind: kind::TICKET, session: id, attempt, slot };
-        let due_ms = due.map_or(u32::MAX, |at| (at.saturating_sub(now()) / 1_000_000).min(u32::MAX as u64 - 1) as u32);
+        let due_ms =
+            due.map_or(u32::MAX, |at| (at.saturating_sub(now()) / 1_000_000).min(u32::MAX as u64 - 1) as u32);
         let message = Ticket { head, ticket, sample, offset: region.offset, len, grant, step, epoch, due_ms };
         self.stats.tickets += 1;
         self.flights.insert(ticket, Flight { worker, session: id, grant, slot, attempt, sample, epoch, step });
@@ -135,7 +136,10 @@ impl Job {
 
     fn worker_says(&mut self, slot: u16, words: &Words) -> Result<(), String> {
         let done = Done::parse(words).map_err(|e| e.to_string())?;
-        let flight = *self.flights.get(&done.ticket).ok_or_else(|| format!("it ended ticket {}, which is not under way", done.ticket))?;
+        let flight = *self
+            .flights
+            .get(&done.ticket)
+            .ok_or_else(|| format!("it ended ticket {}, which is not under way", done.ticket))?;
         let said = (done.head.session, done.head.slot, done.head.attempt);
         if flight.worker != slot || said != (flight.session, flight.slot, flight.attempt) {
             return Err(format!("it ended ticket {} in the name of another", done.ticket));
@@ -180,7 +184,10 @@ impl Job {
         let transform = &stream.options.transform;
         let facts = stream.manifest.facts(flight.sample);
         if done.shape != transform.shape(&facts) || done.written != transform.max_bytes(&facts) {
-            return Err(format!("sample {} came with shape {:?} and {} bytes", flight.sample, done.shape, done.written));
+            return Err(format!(
+                "sample {} came with shape {:?} and {} bytes",
+                flight.sample, done.shape, done.written
+            ));
         }
         Ok(())
     }
@@ -225,7 +232,8 @@ impl Job {
         let Some(session) = self.sessions.get_mut(&flight.session) else { return };
         session.stats.skipped += 1;
         if let Some(conn) = session.conn.as_mut() {
-            let bad = BadSample { sample, path: path.clone(), epoch, step, stage: stage.into(), reason: reason.into() };
+            let bad =
+                BadSample { sample, path: path.clone(), epoch, step, stage: stage.into(), reason: reason.into() };
             // A socket that does not take it ends the session by itself.
             let _ = conn.send(&ToRank::BadSample(bad), &[]);
         }
