@@ -1,3 +1,30 @@
 //! Descriptors and the manifest that holds them.
+//!
+//! A [`Manifest`] is a memory-mapped Arrow IPC file with a row a file: a [`Descriptor`](descriptor::Descriptor), or
+//! the reason why there is none. It is made by [`Writer`] (and, with the feature `decode`, by [`build`], which walks
+//! folders and probes each file) and read by every process without private memory of its own.
+//!
+//! This room knows `proto::transform` for [`Facts`](crate::proto::transform::Facts) and nothing else of ours. It
+//! must not know who schedules or decodes.
 
+mod atomic;
+mod check;
+mod column;
 pub mod descriptor;
+mod error;
+mod file;
+mod fingerprint;
+mod layout;
+#[cfg(feature = "decode")]
+pub mod probe;
+mod record;
+mod schema;
+#[cfg(test)]
+pub(crate) mod testing;
+mod writer;
+
+pub use atomic::AtomicFile;
+pub use error::{ManifestError, WriteError};
+pub use file::Manifest;
+pub use record::Record;
+pub use writer::{Writer, Written};
