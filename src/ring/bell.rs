@@ -49,7 +49,7 @@ pub struct NoEntry {
 
 /// A new eventfd, for a bell: non-blocking, closed on exec.
 pub fn eventfd() -> std::io::Result<EventFd> {
-    Ok(super::eventfd::EventFd::new()?.into())
+    EventFd::new()
 }
 
 /// A process's entry in the hints, and its eventfd.
@@ -97,7 +97,9 @@ impl Ringer {
         self.bell.bits(lane / 64).fetch_or(1 << (lane % 64), point("ring.bit", Ordering::Release));
         // Pairs with the fence in `park`.
         fence("ring.fence");
-        if self.bell.parked().load(Ordering::Relaxed) != 0 && self.bell.parked().swap(0, Ordering::Relaxed) != 0 {
+        let parked = self.bell.parked();
+        // The swap lets one of several producers pay for the system call.
+        if parked.load(Ordering::Relaxed) != 0 && parked.swap(0, Ordering::Release) != 0 {
             self.bell.fd.signal();
         }
     }
@@ -137,15 +139,21 @@ impl Sleeper {
         (0..BITMAP).any(|word| self.bell.bits(word).load(Ordering::Relaxed) != 0)
     }
 
+    /// Every write to `parked` is a swap, and ours acquire those of the producers: so they have one order that the
+    /// memory model (and loom, which sees no order in relaxed writes) cannot doubt. It costs only who goes to sleep.
+    fn set_parked(&self, value: u32) {
+        self.bell.parked().swap(value, Ordering::Acquire);
+    }
+
     /// Announces a sleep. `true`: sleep now, until [`Sleeper::fd`] is readable or [`RELOOK`] has passed, then
     /// [`Sleeper::unpark`]. `false`: there is news, and we are not parked.
     #[must_use = "whether one may sleep"]
     pub fn park(&self) -> bool {
-        self.bell.parked().store(1, Ordering::Relaxed);
+        self.set_parked(1);
         // Pairs with the fence in `ring`: either it sees `parked`, or we see its bit.
         fence("park.fence");
         if self.has_news() {
-            self.bell.parked().store(0, Ordering::Relaxed);
+            self.set_parked(0);
             return false;
         }
         true
@@ -154,7 +162,7 @@ impl Sleeper {
     /// Ends a sleep: from now on producers do not write to the descriptor, which is unreadable again. A producer that
     /// is just about to may still make the next sleep a short one.
     pub fn unpark(&self) {
-        self.bell.parked().store(0, Ordering::Relaxed);
+        self.set_parked(0);
         self.bell.fd.drain();
     }
 

@@ -57,9 +57,9 @@ impl EventFd {
     /// Makes it unreadable, whatever its count was.
     pub fn drain(&self) {
         let mut count = [0u8; 8];
-        let mut iov = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+        let iov = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
         // SAFETY: the one buffer described is ours and lives through the call; offset -1 means "as read does".
-        let n = unsafe { libc::preadv2(self.fd.as_raw_fd(), &mut iov, 1, -1, libc::RWF_NOWAIT) };
+        let n = unsafe { libc::preadv2(self.fd.as_raw_fd(), &iov, 1, -1, libc::RWF_NOWAIT) };
         if n < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP) {
             self.drain_before_5_8();
         }

@@ -21,3 +21,7 @@ mod mapping;
 mod memfd;
 mod pages;
 mod sync;
+
+/// For the models alone: how they let a process die.
+#[cfg(feature = "loom")]
+pub use sync::{Death, die_at};

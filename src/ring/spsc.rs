@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::{
     segment::Segment,
-    sync::{BODY, Lines, Ordering, point},
+    sync::{Lines, Ordering, point, step},
 };
 
 /// What a message carries.
@@ -120,7 +120,7 @@ impl Ring {
 
     #[inline(always)]
     fn sequence(&self, message: u64, ordering: Ordering) -> u64 {
-        self.slots.at(message).0[0].load(ordering)
+        self.slots.at(message).count.load(ordering)
     }
 
     /// The sequence of the last message before `next` in the slot of `message`; 0 if there was none.
@@ -179,13 +179,14 @@ impl Producer {
                 return Err(PushError::Full);
             }
         }
-        let slot = &self.ring.slots.at(self.tail).0;
-        for (to, from) in slot[1..=BODY].iter().zip(words) {
-            to.store(*from, Ordering::Relaxed);
-        }
+        step("push.start");
+        let slot = self.ring.slots.at(self.tail);
+        slot.store(words);
+        step("push.words");
         self.tail += 1;
-        // Pairs with the consumer's load in `pop`: who sees the sequence sees the words.
-        slot[0].store(self.tail, point("push.publish", Ordering::Release));
+        // Pairs with the consumer's load in `look`: who sees the sequence sees the words.
+        slot.count.store(self.tail, point("push.publish", Ordering::Release));
+        step("push.published");
         Ok(())
     }
 
@@ -203,7 +204,7 @@ impl Producer {
     #[cold]
     fn refresh(&mut self) -> Result<(), Corrupt> {
         // Pairs with `publish_head`: the consumer is done with the words of every slot that we now overwrite.
-        let found = self.ring.head.at(0).0[0].load(point("push.head", Ordering::Acquire));
+        let found = self.ring.head.at(0).count.load(point("push.head", Ordering::Acquire));
         if found < self.cached_head || found > self.tail {
             return Err(Corrupt::Head { found, least: self.cached_head, most: self.tail });
         }
@@ -236,7 +237,7 @@ impl Consumer {
     /// quarter of the capacity is seen again, so messages must bear repetition. Where they do not, make a new ring.
     pub fn resume(segment: Arc<Segment>, offset: usize, capacity: u32) -> Result<Consumer, RingError> {
         let mut consumer = Consumer::new(segment, offset, capacity)?;
-        let found = consumer.ring.head.at(0).0[0].load(Ordering::Acquire);
+        let found = consumer.ring.head.at(0).count.load(Ordering::Acquire);
         if found > MAX_COUNT {
             return Err(Corrupt::Head { found, least: 0, most: MAX_COUNT }.into());
         }
@@ -254,11 +255,7 @@ impl Consumer {
             }
             return Ok(None);
         }
-        let slot = &self.ring.slots.at(self.head).0;
-        let mut words = Words::default();
-        for (to, from) in words.iter_mut().zip(&slot[1..=BODY]) {
-            *to = from.load(Ordering::Relaxed);
-        }
+        let words = self.ring.slots.at(self.head).load();
         self.head += 1;
         if self.head - self.published >= self.stride {
             self.publish_head();
@@ -293,7 +290,7 @@ impl Consumer {
     fn publish_head(&mut self) {
         self.published = self.head;
         // Pairs with `refresh`: our loads of the words come before the producer's next stores to them.
-        self.ring.head.at(0).0[0].store(self.head, point("pop.head", Ordering::Release));
+        self.ring.head.at(0).count.store(self.head, point("pop.head", Ordering::Release));
     }
 }
 
