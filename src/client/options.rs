@@ -1,0 +1,282 @@
+//! What a trainer asks for: a builder that starts from the launcher's environment.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::ConnectError;
+use crate::device::{Device, host::HostDevice};
+use crate::proto::options::{BadOption, Balance, OnError, Policy, Profile, RunOptions, StreamOptions};
+use crate::proto::transform::Transform;
+
+/// Where a loader stands: the next batch that it will deliver. Free of topology: any number of ranks and workers
+/// goes on from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Epoch.
+    pub epoch: u32,
+    /// Step within it; batches of earlier steps were delivered.
+    pub step: u32,
+}
+
+/// Everything that [`Loader::connect`](super::Loader::connect) needs to know.
+#[derive(Clone)]
+pub struct Options {
+    pub(super) rank: u32,
+    pub(super) local_rank: u32,
+    pub(super) manifest: PathBuf,
+    pub(super) stream: StreamOptions,
+    pub(super) run: RunOptions,
+    pub(super) slab_bytes: Option<u64>,
+    pub(super) job: Option<String>,
+    pub(super) loader: String,
+    pub(super) socket: Option<PathBuf>,
+    pub(super) spawn: bool,
+    pub(super) state: State,
+    pub(super) node: Option<u32>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) device: Arc<dyn Device>,
+}
+
+impl Default for Options {
+    /// One rank alone, in batches of one.
+    fn default() -> Self {
+        let stream = StreamOptions {
+            world: 1,
+            batch_size: 1,
+            seed: 0,
+            shuffle: true,
+            drop_last: false,
+            balance: Balance::default(),
+            profile: Profile::default(),
+            on_error: OnError::default(),
+            transform: Transform::default(),
+        };
+        Options {
+            rank: 0,
+            local_rank: 0,
+            manifest: PathBuf::new(),
+            stream,
+            run: RunOptions::default(),
+            slab_bytes: None,
+            job: None,
+            loader: "train".into(),
+            socket: None,
+            spawn: true,
+            state: State::default(),
+            node: None,
+            timeout: None,
+            device: Arc::new(HostDevice::new()),
+        }
+    }
+}
+
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident: $type:ty => $($field:ident).+ = $value:expr;)*) => {
+        $($(#[$doc])* #[must_use] pub fn $name(mut self, $name: $type) -> Self { self.$($field).+ = $value; self })*
+    };
+}
+
+impl Options {
+    /// Starts from what the launcher and the user put into the environment:
+    ///
+    /// | variable | meaning |
+    /// |---|---|
+    /// | `RANK`, `WORLD_SIZE`, `LOCAL_RANK` | as torchrun sets them; without them one rank alone |
+    /// | `HELIX_SHM_MANIFEST` | path of the manifest |
+    /// | `HELIX_SHM_SOCKET` | the daemon's socket |
+    /// | `HELIX_SHM_JOB` | name of the job |
+    /// | `HELIX_SHM_SLAB` | bytes of this rank's slab, e.g. `4G` |
+    /// | `HELIX_SHM_WORKERS` | worker processes of the job |
+    pub fn from_env() -> Result<Self, ConnectError> {
+        Self::from_vars(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()))
+    }
+
+    fn from_vars(var: impl Fn(&'static str) -> Option<String>) -> Result<Self, ConnectError> {
+        let number = |name: &'static str| {
+            let wanted = "a whole number";
+            let parse = |found: String| {
+                found.trim().parse::<u32>().map_err(|_| ConnectError::Environment { name, found, wanted })
+            };
+            var(name).map(parse).transpose()
+        };
+        let mut options = Options::default();
+        let unset = |name, wanted| ConnectError::Environment { name, found: "unset".into(), wanted };
+        match (number("RANK")?, number("WORLD_SIZE")?) {
+            (None, None) => {}
+            (Some(rank), Some(world)) => (options.rank, options.stream.world) = (rank, world),
+            (Some(_), None) => return Err(unset("WORLD_SIZE", "the number of ranks, since RANK is set")),
+            (None, Some(_)) => return Err(unset("RANK", "this rank's number, since WORLD_SIZE is set")),
+        }
+        options.local_rank = number("LOCAL_RANK")?.unwrap_or(options.rank);
+        options.run.workers = number("HELIX_SHM_WORKERS")?.unwrap_or(0);
+        options.manifest = var("HELIX_SHM_MANIFEST").map(PathBuf::from).unwrap_or_default();
+        options.socket = var("HELIX_SHM_SOCKET").filter(|s| !s.is_empty()).map(PathBuf::from);
+        options.job = var("HELIX_SHM_JOB").filter(|s| !s.is_empty());
+        if let Some(found) = var("HELIX_SHM_SLAB") {
+            let wanted = "a number of bytes such as 4G, 512M or 1073741824";
+            let Some(bytes) = bytes(&found) else {
+                return Err(ConnectError::Environment { name: "HELIX_SHM_SLAB", found, wanted });
+            };
+            options.slab_bytes = Some(bytes);
+        }
+        Ok(options)
+    }
+
+    setters! {
+        /// Path of the manifest that `helix index` made.
+        manifest: impl Into<PathBuf> => manifest = manifest.into();
+        /// This rank, from 0.
+        rank: u32 => rank = rank;
+        /// Ranks that share the stream.
+        world: u32 => stream.world = world;
+        /// This rank's number on its machine.
+        local_rank: u32 => local_rank = local_rank;
+        /// Samples a rank gets in a step.
+        batch_size: u32 => stream.batch_size = batch_size;
+        /// Seeds shuffling and augmentation.
+        seed: u64 => stream.seed = seed;
+        /// Whether each epoch is a new permutation.
+        shuffle: bool => stream.shuffle = shuffle;
+        /// Whether the samples that do not fill the last step are left out.
+        drop_last: bool => stream.drop_last = drop_last;
+        /// How samples are dealt to ranks within a step.
+        balance: Balance => stream.balance = balance;
+        /// What a sample costs the rank that receives it.
+        profile: Profile => stream.profile = profile;
+        /// What happens to a sample that cannot be decoded.
+        on_error: OnError => stream.on_error = on_error;
+        /// From clip to numbers.
+        transform: Transform => stream.transform = transform;
+        /// Which policy places the work.
+        policy: Policy => run.policy = policy;
+        /// Worker processes of the job; 0 = one for each core that it may use.
+        workers: u32 => run.workers = workers;
+        /// Batches that this rank may hold or have under way; 0 = as many as the slab holds.
+        max_batches: u32 => run.max_batches = max_batches;
+        /// Whether workers are pinned to cores.
+        pin: bool => run.pin = pin;
+        /// Bytes of this rank's slab: the budget of all that it holds or has under way. By default room for eight
+        /// of the largest batches, or for as many as fit into memory.
+        slab_bytes: u64 => slab_bytes = Some(slab_bytes);
+        /// NUMA node for the slab's pages.
+        node: u32 => node = Some(node);
+        /// Name of the job; its ranks share the workers. By default from the launcher.
+        job: impl Into<String> => job = Some(job.into());
+        /// Name of the loader within the job; `train` by default.
+        loader: impl Into<String> => loader = loader.into();
+        /// The daemon's socket; by default one of the job's own.
+        socket: impl Into<PathBuf> => socket = Some(socket.into());
+        /// Whether a daemon may be started when none listens; yes by default.
+        spawn: bool => spawn = spawn;
+        /// Where the first iteration begins; see [`Loader::state`](super::Loader::state).
+        state: State => state = state;
+        /// The epoch in which the first iteration begins, at its first step.
+        epoch: u32 => state = State { epoch, step: 0 };
+        /// How long `next()` may wait for a batch; for ever by default.
+        timeout: Duration => timeout = Some(timeout);
+        /// Where batches will be uploaded to; the slab is registered with it. By default the host.
+        device: Arc<dyn Device> => device = device;
+    }
+
+    /// Refuses what cannot be served.
+    pub(super) fn check(&self) -> Result<(), ConnectError> {
+        self.stream.check()?;
+        let bad = |option, found: String, wanted| Err(BadOption { option, found, wanted }.into());
+        if self.rank >= self.stream.world {
+            return bad(
+                "rank",
+                format!("{} of {}", self.rank, self.stream.world),
+                "a rank below the number of ranks",
+            );
+        }
+        if self.manifest.as_os_str().is_empty() {
+            return bad("manifest", "not given".into(), "the path of a manifest, as `helix index` makes it");
+        }
+        if self.loader.is_empty() || self.loader.len() > 64 {
+            return bad("loader", format!("`{}`", self.loader), "a name of 1 to 64 bytes");
+        }
+        if self.slab_bytes == Some(0) {
+            return bad("slab_bytes", "0".into(), "room for two batches at least");
+        }
+        Ok(())
+    }
+}
+
+/// A number of bytes with an optional binary suffix.
+fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text[digits.len()..].trim_start().to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        "T" | "TB" | "TIB" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|b| *b > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(vars: &[(&'static str, &str)]) -> Result<Options, ConnectError> {
+        Options::from_vars(|name| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
+    }
+
+    #[test]
+    fn the_launcher_says_who_we_are() {
+        let o =
+            options(&[("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1"), ("HELIX_SHM_SLAB", "4G")]).unwrap();
+        assert_eq!((o.rank, o.stream.world, o.local_rank, o.slab_bytes), (5, 8, 1, Some(4 << 30)));
+        let alone = options(&[]).unwrap();
+        assert_eq!((alone.rank, alone.stream.world, alone.local_rank, alone.slab_bytes), (0, 1, 0, None));
+    }
+
+    #[test]
+    fn half_an_environment_is_named() {
+        for (vars, name) in [
+            (&[("RANK", "1")][..], "WORLD_SIZE"),
+            (&[("WORLD_SIZE", "2")], "RANK"),
+            (&[("RANK", "one"), ("WORLD_SIZE", "2")], "RANK"),
+            (&[("HELIX_SHM_SLAB", "lots")], "HELIX_SHM_SLAB"),
+            (&[("HELIX_SHM_WORKERS", "-1")], "HELIX_SHM_WORKERS"),
+        ] {
+            match options(vars) {
+                Err(ConnectError::Environment { name: found, .. }) => assert_eq!(found, name),
+                Err(other) => panic!("{other}"),
+                Ok(_) => panic!("{vars:?} was taken"),
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_have_binary_suffixes() {
+        assert_eq!(bytes("4096"), Some(4096));
+        assert_eq!(bytes(" 2 KiB "), Some(2048));
+        assert_eq!(bytes("1t"), Some(1 << 40));
+        for bad in ["", "G", "0", "4X", "-1", "99999999999T"] {
+            assert_eq!(bytes(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_rank_outside_its_world_and_a_missing_manifest_are_named() {
+        let named = |o: Options| match o.check() {
+            Err(ConnectError::Option(bad)) => bad.option,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(named(Options::default()), "manifest");
+        let o = Options::default().manifest("m");
+        assert_eq!(named(o.clone().rank(1)), "rank");
+        assert_eq!(named(o.clone().batch_size(0)), "batch_size");
+        assert_eq!(named(o.clone().slab_bytes(0)), "slab_bytes");
+        assert_eq!(named(o.clone().loader("")), "loader");
+        assert!(o.check().is_ok());
+    }
+}

@@ -1,0 +1,326 @@
+//! The rank's private table of the batches that are being made: the truth against which every message is checked.
+//!
+//! Pure: words in; leases released, complete batches out, in step order. `docs/protocol.md` lists the checks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::ledger::{Lease, Ledger};
+use crate::proto::message::{BadMessage, Batch, Body, Entry, Ready, Words, head, kind};
+use crate::ring::spsc::Corrupt;
+
+/// A message that cannot be true.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// It is not a message.
+    #[error(transparent)]
+    Bad(#[from] BadMessage),
+    /// Its ring is not one.
+    #[error(transparent)]
+    Ring(#[from] Corrupt),
+    /// A packet that does not belong there.
+    #[error("{0}")]
+    Packet(String),
+    /// It contradicts what is known.
+    #[error("{message}: `{field}` is {found}, expected {wanted}")]
+    Contradiction {
+        /// Which message.
+        message: &'static str,
+        /// Which field.
+        field: &'static str,
+        /// What was in it.
+        found: String,
+        /// What would have been right.
+        wanted: String,
+    },
+}
+
+fn expect(
+    message: &'static str,
+    field: &'static str,
+    ok: bool,
+    found: impl ToString,
+    wanted: impl ToString,
+) -> Result<(), Violation> {
+    if ok {
+        return Ok(());
+    }
+    Err(Violation::Contradiction { message, field, found: found.to_string(), wanted: wanted.to_string() })
+}
+
+/// What must hold for the whole session.
+#[derive(Clone)]
+pub(crate) struct Rules {
+    pub(crate) session: u16,
+    pub(crate) slab_bytes: u64,
+    pub(crate) rows: u64,
+    pub(crate) world: u32,
+    pub(crate) batch_size: u32,
+    /// Bytes of one number.
+    pub(crate) number: u64,
+    /// Whether samples may be left out.
+    pub(crate) may_skip: bool,
+    /// The shape that the transform makes of a row below `rows`.
+    pub(crate) shape: Arc<dyn Fn(u64) -> [u16; 4] + Send + Sync>,
+}
+
+/// One sample of a batch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Slot {
+    pub(crate) sample: u64,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) home_rank: u32,
+    pub(crate) tokens: f64,
+    pub(crate) state: SlotState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SlotState {
+    Waiting,
+    Ready { written: u64, shape: [u16; 4] },
+    Skipped,
+}
+
+/// A batch whose samples are all ready or skipped.
+pub(crate) struct Assembled {
+    pub(crate) lease: Lease,
+    pub(crate) epoch: u32,
+    pub(crate) step: u32,
+    pub(crate) global: u32,
+    pub(crate) cost: f32,
+    pub(crate) mean_cost: f32,
+    pub(crate) slots: Vec<Slot>,
+}
+
+struct Pending {
+    batch: Assembled,
+    waiting: usize,
+}
+
+/// A batch whose entries are coming.
+struct Filling {
+    announced: Batch,
+    /// Entries seen.
+    seen: u16,
+    /// Where the last region ended.
+    end: u64,
+    /// `None` when its iteration is over: the entries are read and forgotten.
+    pending: Option<Pending>,
+}
+
+/// See the head of the file.
+pub(crate) struct Table {
+    rules: Rules,
+    ledger: Arc<Ledger>,
+    iter: u32,
+    epoch: u32,
+    /// Step of the next Batch.
+    next: u32,
+    /// Grants up to this one have been seen.
+    highest: u32,
+    filling: Option<Filling>,
+    /// By grant, which is also the order of steps.
+    pending: BTreeMap<u32, Pending>,
+    ended: bool,
+}
+
+impl Table {
+    /// A table with nothing under way; grants up to `highest` are known from earlier.
+    pub(crate) fn new(rules: Rules, ledger: Arc<Ledger>, highest: u32) -> Self {
+        let pending = BTreeMap::new();
+        Table { rules, ledger, iter: 0, epoch: 0, next: 0, highest, filling: None, pending, ended: false }
+    }
+
+    /// Begins an iteration. What is under way for an earlier one is released now.
+    pub(crate) fn start(&mut self, iter: u32, epoch: u32, step: u32) {
+        (self.iter, self.epoch, self.next, self.ended) = (iter, epoch, step, false);
+        if let Some(filling) = &mut self.filling {
+            filling.pending = None;
+        }
+        self.pending.clear();
+    }
+
+    /// Whether the daemon said that no further step exists, and everything before was taken.
+    pub(crate) fn is_over(&self) -> bool {
+        self.ended && self.pending.is_empty()
+    }
+
+    /// The next batch in step order, if it is complete.
+    pub(crate) fn pop(&mut self) -> Option<Assembled> {
+        let first = self.pending.first_entry()?;
+        (first.get().waiting == 0).then(|| first.remove().batch)
+    }
+
+    /// The samples that the earliest batch waits for; `None` when no batch is under way.
+    pub(crate) fn missing(&self) -> Option<(u32, Vec<u64>)> {
+        let filling = self.filling.as_ref().and_then(|f| f.pending.as_ref());
+        let Pending { batch, .. } = self.pending.values().next().or(filling)?;
+        let waiting = batch.slots.iter().filter(|s| s.state == SlotState::Waiting);
+        Some((batch.step, waiting.map(|s| s.sample).collect()))
+    }
+
+    /// A message from the daemon's lane.
+    pub(crate) fn hear_daemon(&mut self, words: &Words) -> Result<(), Violation> {
+        let kind = head(words).kind;
+        if self.filling.is_some() {
+            return self.entry(Entry::parse(words)?);
+        }
+        match kind {
+            kind::BATCH => self.batch(Batch::parse(words)?),
+            kind::END => self.end(Batch::parse(words)?),
+            kind::READY => self.ready(Ready::parse(words)?),
+            kind::SKIP => self.skip(Ready::parse(words)?),
+            kind => Err(BadMessage::Kind(kind).into()),
+        }
+    }
+
+    /// A message from a worker's lane.
+    pub(crate) fn hear_worker(&mut self, words: &Words) -> Result<(), Violation> {
+        match head(words).kind {
+            kind::READY => self.ready(Ready::parse(words)?),
+            kind => Err(BadMessage::Kind(kind).into()),
+        }
+    }
+
+    fn session(&self, message: &'static str, session: u16) -> Result<(), Violation> {
+        expect(message, "session", session == self.rules.session, session, self.rules.session)
+    }
+
+    fn batch(&mut self, b: Batch) -> Result<(), Violation> {
+        const ME: &str = "Batch";
+        let (samples, bytes) = (u32::from(b.head.slot), self.rules.slab_bytes);
+        self.session(ME, b.head.session)?;
+        let most = self.rules.batch_size;
+        expect(ME, "samples", (1..=most).contains(&samples), samples, format!("from 1 to {most}"))?;
+        let inside = b.len > 0 && b.offset + b.len <= bytes;
+        expect(ME, "block", inside, format!("{}+{}", b.offset, b.len), format!("inside {bytes} bytes"))?;
+        let highest = self.highest;
+        expect(ME, "grant", b.grant > highest, b.grant, format!("above {highest}"))?;
+        expect(ME, "iter", b.iter <= self.iter, b.iter, format!("at most {}", self.iter))?;
+        let most = u64::from(self.rules.world) * u64::from(self.rules.batch_size);
+        let global = u64::from(b.global);
+        let range = u64::from(samples)..=most;
+        expect(ME, "global", range.contains(&global), global, format!("from {samples} to {most}"))?;
+        let lease = match self.ledger.take((b.offset, b.len), (b.grant, b.iter, b.step)) {
+            Ok(lease) => lease,
+            Err(overlap) => return expect(ME, "block", false, "on top of another", format!("{overlap:?}")),
+        };
+        self.highest = b.grant;
+        let pending = if b.iter < self.iter {
+            drop(lease); // its iteration is over: released at once
+            None
+        } else {
+            expect(ME, "ended", !self.ended, "a batch behind the end", "none")?;
+            expect(ME, "epoch", b.epoch == self.epoch, b.epoch, self.epoch)?;
+            expect(ME, "step", b.step == self.next, b.step, self.next)?;
+            self.next += 1;
+            let slots = Vec::with_capacity(usize::from(b.head.slot));
+            let Batch { epoch, step, global, cost, mean_cost, .. } = b;
+            let batch = Assembled { lease, epoch, step, global, cost, mean_cost, slots };
+            Some(Pending { batch, waiting: usize::from(b.head.slot) })
+        };
+        self.filling = Some(Filling { announced: b, seen: 0, end: b.offset, pending });
+        Ok(())
+    }
+
+    fn entry(&mut self, e: Entry) -> Result<(), Violation> {
+        const ME: &str = "Entry";
+        self.session(ME, e.head.session)?;
+        let Some(filling) = &mut self.filling else {
+            return Err(BadMessage::Kind(kind::ENTRY).into());
+        };
+        let (b, rules) = (&filling.announced, &self.rules);
+        expect(ME, "grant", e.grant == b.grant, e.grant, b.grant)?;
+        expect(ME, "slot", e.head.slot == filling.seen, e.head.slot, filling.seen)?;
+        expect(ME, "sample", e.sample < rules.rows, e.sample, format!("below {}", rules.rows))?;
+        expect(ME, "home_rank", e.home_rank < rules.world, e.home_rank, format!("below {}", rules.world))?;
+        expect(ME, "tokens", e.tokens.is_finite(), e.tokens, "a number")?;
+        let (start, end) = (filling.end, b.offset + b.len);
+        let inside = e.offset >= start && e.offset + e.len <= end;
+        expect(ME, "region", inside, format!("{}+{}", e.offset, e.len), format!("inside {start}..{end}"))?;
+        (filling.seen, filling.end) = (filling.seen + 1, e.offset + e.len);
+        if let Some(pending) = &mut filling.pending {
+            let Entry { sample, offset, len, home_rank, tokens, .. } = e;
+            let state = SlotState::Waiting;
+            pending.batch.slots.push(Slot { sample, offset, len, home_rank, tokens, state });
+        }
+        if filling.seen == b.head.slot
+            && let Some(Filling { announced, pending: Some(pending), .. }) = self.filling.take()
+        {
+            self.pending.insert(announced.grant, pending);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, e: Batch) -> Result<(), Violation> {
+        const ME: &str = "End";
+        self.session(ME, e.head.session)?;
+        expect(ME, "samples", e.head.slot == 0, e.head.slot, 0)?;
+        expect(ME, "iter", e.iter <= self.iter, e.iter, format!("at most {}", self.iter))?;
+        if e.iter < self.iter {
+            return Ok(());
+        }
+        // A start behind the last step is answered with the first step that does not exist.
+        expect(ME, "step", e.step <= self.next, e.step, format!("at most {}", self.next))?;
+        self.ended = true;
+        Ok(())
+    }
+
+    /// The entry that a message speaks of; `None` when its block was released before the message came.
+    fn slot(&mut self, me: &'static str, r: &Ready) -> Result<Option<(&mut usize, &mut Slot)>, Violation> {
+        self.session(me, r.head.session)?;
+        let Some(pending) = self.pending.get_mut(&r.grant) else {
+            let highest = self.highest - u32::from(self.filling.as_ref().is_some_and(|f| f.pending.is_some()));
+            expect(me, "grant", r.grant <= highest, r.grant, format!("at most {highest}"))?;
+            return Ok(None);
+        };
+        let Pending { batch, waiting } = pending;
+        expect(me, "step", r.step == batch.step, r.step, batch.step)?;
+        let samples = batch.slots.len();
+        let Some(slot) = batch.slots.get_mut(usize::from(r.head.slot)) else {
+            return expect(me, "slot", false, r.head.slot, format!("below {samples}")).map(|()| None);
+        };
+        expect(me, "sample", r.sample == slot.sample, r.sample, slot.sample)?;
+        Ok(Some((waiting, slot)))
+    }
+
+    fn ready(&mut self, r: Ready) -> Result<(), Violation> {
+        const ME: &str = "Ready";
+        let (shape_of, number) = (Arc::clone(&self.rules.shape), self.rules.number);
+        let Some((waiting, slot)) = self.slot(ME, &r)? else { return Ok(()) };
+        match slot.state {
+            SlotState::Ready { .. } => return Ok(()),
+            SlotState::Skipped => return expect(ME, "sample", false, "ready", "skipped, as was said"),
+            SlotState::Waiting => {}
+        }
+        expect(ME, "offset", r.offset == slot.offset, r.offset, slot.offset)?;
+        let shape = shape_of(slot.sample);
+        expect(ME, "shape", r.shape == shape, format!("{:?}", r.shape), format!("{shape:?}"))?;
+        let bytes = shape.iter().map(|&n| u64::from(n)).product::<u64>() * number;
+        expect(ME, "written", r.written == bytes && bytes <= slot.len, r.written, bytes.min(slot.len))?;
+        slot.state = SlotState::Ready { written: bytes, shape };
+        *waiting -= 1;
+        Ok(())
+    }
+
+    fn skip(&mut self, r: Ready) -> Result<(), Violation> {
+        const ME: &str = "Skip";
+        expect(ME, "kind", self.rules.may_skip, "a skip", "none, as this loader raises")?;
+        let Some((waiting, slot)) = self.slot(ME, &r)? else { return Ok(()) };
+        match slot.state {
+            SlotState::Skipped => return Ok(()),
+            SlotState::Ready { .. } => return expect(ME, "sample", false, "skipped", "ready, as was said"),
+            SlotState::Waiting => {}
+        }
+        expect(ME, "written", r.written == 0, r.written, 0)?;
+        expect(ME, "offset", r.offset == 0, r.offset, 0)?;
+        slot.state = SlotState::Skipped;
+        *waiting -= 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

@@ -1,0 +1,272 @@
+use bytemuck::Zeroable;
+
+use super::*;
+use crate::client::ledger::tests::listed;
+use crate::proto::message::{Feedback, Head};
+use std::sync::mpsc::Receiver;
+
+const SESSION: u16 = 3;
+const SHAPE: [u16; 4] = [2, 3, 4, 4];
+const BYTES: u64 = 96;
+
+struct Bench {
+    table: Table,
+    sent: Receiver<Feedback>,
+}
+
+fn bench(may_skip: bool) -> Bench {
+    let ledger = Ledger::new();
+    ledger.joining();
+    let (outlet, sent) = listed(1000);
+    ledger.up(SESSION, outlet);
+    let rules = Rules {
+        session: SESSION,
+        slab_bytes: 100 * BYTES,
+        rows: 1000,
+        world: 2,
+        batch_size: 3,
+        number: 1,
+        may_skip,
+        shape: Arc::new(|_| SHAPE),
+    };
+    let mut table = Table::new(rules, ledger, 0);
+    table.start(1, 0, 0);
+    Bench { table, sent }
+}
+
+fn head_of(kind: u16, slot: u16) -> Head {
+    Head { kind, session: SESSION, attempt: 0, slot }
+}
+
+fn batch(grant: u32, step: u32) -> Batch {
+    Batch {
+        head: head_of(kind::BATCH, 3),
+        offset: u64::from(grant % 30) * 3 * BYTES,
+        len: 3 * BYTES,
+        grant,
+        iter: 1,
+        step,
+        global: 6,
+        ..Batch::zeroed()
+    }
+}
+
+fn entry(b: &Batch, slot: u16) -> Entry {
+    let offset = b.offset + u64::from(slot) * BYTES;
+    let sample = u64::from(b.grant) * 10 + u64::from(slot);
+    let head = head_of(kind::ENTRY, slot);
+    Entry { head, sample, offset, len: BYTES, grant: b.grant, tokens: 1.0, ..Entry::zeroed() }
+}
+
+fn end(step: u32) -> Batch {
+    Batch { head: head_of(kind::END, 0), iter: 1, step, ..Batch::zeroed() }
+}
+
+fn ready(b: &Batch, slot: u16) -> Ready {
+    let Entry { sample, offset, .. } = entry(b, slot);
+    let head = Head { attempt: 1, ..head_of(kind::READY, slot) };
+    Ready { head, sample, offset, written: BYTES, shape: SHAPE, grant: b.grant, step: b.step, reserved: 0 }
+}
+
+fn skip(b: &Batch, slot: u16) -> Ready {
+    Ready { head: head_of(kind::SKIP, slot), offset: 0, written: 0, shape: [0; 4], ..ready(b, slot) }
+}
+
+impl Bench {
+    fn grant(&mut self, b: &Batch) {
+        self.table.hear_daemon(&b.words()).unwrap();
+        for slot in 0..b.head.slot {
+            self.table.hear_daemon(&entry(b, slot).words()).unwrap();
+        }
+    }
+
+    fn released(&self) -> Vec<u32> {
+        self.sent.try_iter().map(|f| f.grant).collect()
+    }
+
+    fn refuses(&mut self, field: &str, words: Words) {
+        match self.table.hear_daemon(&words) {
+            Err(Violation::Contradiction { field: found, .. }) if found == field => {}
+            Err(Violation::Bad(BadMessage::Field { field: found, .. })) if found == field => {}
+            other => panic!("{field}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn batches_come_out_in_step_order_however_their_samples_come() {
+    let mut bench = bench(false);
+    let (one, two) = (batch(1, 0), batch(2, 1));
+    bench.grant(&one);
+    bench.grant(&two);
+    assert!(bench.table.hear_daemon(&end(2).words()).is_ok());
+    for slot in [2, 0, 1] {
+        bench.table.hear_worker(&ready(&two, slot).words()).unwrap();
+    }
+    assert!(bench.table.pop().is_none(), "step 1 must wait for step 0");
+    for slot in [1, 2, 2, 1] {
+        bench.table.hear_worker(&ready(&one, slot).words()).unwrap();
+    }
+    assert_eq!(bench.table.missing(), Some((0, vec![10])));
+    assert!(bench.table.pop().is_none());
+    bench.table.hear_worker(&ready(&one, 0).words()).unwrap();
+    let steps: Vec<u32> = std::iter::from_fn(|| bench.table.pop()).map(|b| b.step).collect();
+    assert_eq!(steps, [0, 1]);
+    assert!(bench.table.is_over());
+    assert_eq!(bench.released(), [1, 2]);
+}
+
+#[test]
+fn a_skipped_sample_completes_its_batch() {
+    let mut bench = bench(true);
+    let b = batch(1, 0);
+    bench.grant(&b);
+    bench.table.hear_daemon(&skip(&b, 0).words()).unwrap();
+    bench.table.hear_daemon(&skip(&b, 0).words()).unwrap();
+    bench.table.hear_worker(&ready(&b, 1).words()).unwrap();
+    bench.table.hear_daemon(&skip(&b, 2).words()).unwrap();
+    let states: Vec<_> = bench.table.pop().unwrap().slots.iter().map(|s| s.state).collect();
+    assert_eq!(states, [SlotState::Skipped, SlotState::Ready { written: BYTES, shape: SHAPE }, SlotState::Skipped]);
+}
+
+#[test]
+fn a_new_iteration_releases_the_old_one_and_ignores_its_late_news() {
+    let mut bench = bench(false);
+    let (old, half) = (batch(1, 0), batch(2, 1));
+    bench.grant(&old);
+    bench.table.hear_daemon(&half.words()).unwrap();
+    bench.table.start(2, 5, 9);
+    assert_eq!(bench.released(), [2, 1]);
+    for slot in 0..3 {
+        bench.table.hear_daemon(&entry(&half, slot).words()).unwrap();
+    }
+    let stale = batch(3, 2);
+    bench.grant(&stale);
+    assert_eq!(bench.released(), [3]);
+    bench.table.hear_daemon(&end(3).words()).unwrap();
+    assert!(!bench.table.is_over(), "that was the end of the old iteration");
+    bench.table.hear_worker(&ready(&old, 0).words()).unwrap();
+    bench.table.hear_worker(&ready(&stale, 0).words()).unwrap();
+    let new = Batch { iter: 2, epoch: 5, ..batch(4, 9) };
+    bench.grant(&new);
+    assert!(bench.table.hear_worker(&ready(&new, 1).words()).is_ok());
+    assert_eq!(bench.table.missing(), Some((9, vec![40, 42])));
+}
+
+#[test]
+fn a_start_behind_the_last_step_ends_at_once() {
+    let mut bench = bench(false);
+    bench.table.start(1, 0, 50);
+    bench.table.hear_daemon(&end(10).words()).unwrap();
+    assert!(bench.table.is_over());
+    bench.refuses("ended", batch(1, 50).words());
+}
+
+#[test]
+fn no_untrue_batch_is_believed() {
+    type Spoil = fn(&mut Batch);
+    let cases: &[(&str, Spoil)] = &[
+        ("session", |b| b.head.session += 1),
+        ("samples", |b| b.head.slot = 0),
+        ("samples", |b| b.head.slot = 4),
+        ("block", |b| b.offset = 100 * BYTES),
+        ("block", |b| b.len = 0),
+        ("len", |b| b.len = u64::MAX),
+        ("offset", |b| b.offset = u64::MAX - 1),
+        ("block", |b| (b.offset, b.len) = (3 * BYTES + 1, 3 * BYTES)),
+        ("grant", |b| b.grant = 1),
+        ("iter", |b| b.iter = 2),
+        ("epoch", |b| b.epoch = 1),
+        ("step", |b| b.step = 2),
+        ("global", |b| b.global = 2),
+        ("global", |b| b.global = 7),
+    ];
+    for (field, spoil) in cases {
+        let mut bench = bench(false);
+        bench.grant(&batch(1, 0));
+        let mut b = batch(2, 1);
+        spoil(&mut b);
+        bench.refuses(field, b.words());
+    }
+}
+
+#[test]
+fn no_untrue_entry_is_believed() {
+    type Spoil = fn(&mut Entry);
+    let cases: &[(&str, Spoil)] = &[
+        ("session", |e| e.head.session += 1),
+        ("grant", |e| e.grant += 1),
+        ("slot", |e| e.head.slot = 0),
+        ("slot", |e| e.head.slot = 2),
+        ("sample", |e| e.sample = 1000),
+        ("home_rank", |e| e.home_rank = 2),
+        ("tokens", |e| e.tokens = f64::NAN),
+        ("region", |e| e.offset -= 1),
+        ("region", |e| e.len = 2 * BYTES + 1),
+        ("offset", |e| e.offset = u64::MAX),
+        ("len", |e| e.len = 1 << 48),
+    ];
+    for (field, spoil) in cases {
+        let mut bench = bench(false);
+        let b = batch(1, 0);
+        bench.table.hear_daemon(&b.words()).unwrap();
+        bench.table.hear_daemon(&entry(&b, 0).words()).unwrap();
+        let mut e = entry(&b, 1);
+        spoil(&mut e);
+        bench.refuses(field, e.words());
+    }
+}
+
+#[test]
+fn no_untrue_ready_is_believed() {
+    type Spoil = fn(&mut Ready);
+    let cases: &[(&str, Spoil)] = &[
+        ("session", |r| r.head.session += 1),
+        ("slot", |r| r.head.slot = 3),
+        ("slot", |r| r.head.slot = u16::MAX),
+        ("sample", |r| r.sample += 1),
+        ("offset", |r| r.offset += 1),
+        ("written", |r| r.written -= 1),
+        ("written", |r| r.written += 1),
+        ("shape", |r| r.shape[0] = 1),
+        ("grant", |r| r.grant = 2),
+        ("step", |r| r.step = 1),
+    ];
+    for (field, spoil) in cases {
+        let mut bench = bench(false);
+        let b = batch(1, 0);
+        bench.grant(&b);
+        let mut r = ready(&b, 1);
+        spoil(&mut r);
+        bench.refuses(field, r.words());
+    }
+}
+
+#[test]
+fn messages_out_of_turn_are_refused() {
+    let mut bench = bench(true);
+    let b = batch(1, 0);
+    assert!(bench.table.hear_daemon(&entry(&b, 0).words()).is_err(), "an entry of no batch");
+    assert!(bench.table.hear_worker(&skip(&b, 0).words()).is_err(), "a skip from a worker");
+    assert!(bench.table.hear_worker(&b.words()).is_err(), "a batch from a worker");
+    bench.table.hear_daemon(&b.words()).unwrap();
+    assert!(bench.table.hear_worker(&ready(&b, 0).words()).is_err(), "ready before its entries");
+    assert!(bench.table.hear_daemon(&batch(2, 1).words()).is_err(), "a batch inside a batch");
+    assert!(bench.table.hear_daemon(&[u64::MAX; 7]).is_err());
+    let mut bench = self::bench(true);
+    bench.refuses("samples", Batch { head: head_of(kind::END, 1), ..end(0) }.words());
+}
+
+#[test]
+fn ready_and_skip_do_not_contradict_each_other() {
+    let mut lenient = bench(true);
+    let b = batch(1, 0);
+    lenient.grant(&b);
+    lenient.table.hear_worker(&ready(&b, 0).words()).unwrap();
+    lenient.refuses("sample", skip(&b, 0).words());
+    lenient.table.hear_daemon(&skip(&b, 1).words()).unwrap();
+    lenient.refuses("sample", ready(&b, 1).words());
+    let mut strict = bench(false);
+    strict.grant(&b);
+    strict.refuses("kind", skip(&b, 0).words());
+}
