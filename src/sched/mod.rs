@@ -5,8 +5,8 @@
 //! it measures ([`online`]). This room knows `proto`'s options and transforms. It does no I/O, has no clock, no
 //! threads and no randomness of its own: the same events give the same decisions.
 
-mod catalog;
 pub mod balance;
+mod catalog;
 pub mod cost;
 mod engine;
 pub mod event;

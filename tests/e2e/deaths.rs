@@ -6,7 +6,9 @@ use std::os::unix::process::CommandExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::harness::{Daemon, Rank, Said, Stream, alive, folder, kill, rank_command, run, spec, status, wait_for, workers};
+use crate::harness::{
+    Daemon, Rank, Said, Stream, alive, folder, kill, rank_command, run, spec, status, wait_for, workers,
+};
 use crate::rank::Spec;
 
 const WORLD: u32 = 2;
@@ -138,10 +140,7 @@ fn an_interrupted_run_leaves_nothing_behind() {
     let dir = folder();
     let socket = dir.path().join("embedded.sock");
     let specs = paced(&socket, |_| ());
-    let mut ranks: Vec<_> = specs
-        .iter()
-        .map(|spec| Rank::start_as(rank_command(spec).process_group(0)))
-        .collect();
+    let mut ranks: Vec<_> = specs.iter().map(|spec| Rank::start_as(rank_command(spec).process_group(0))).collect();
     for rank in &mut ranks {
         rank.step();
         while !matches!(rank.hear(), Some(Said::Batch(..))) {}

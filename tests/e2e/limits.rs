@@ -5,7 +5,7 @@ use std::process::Command;
 
 use helix_shm::manifest::build::{BuildOptions, build};
 
-use crate::harness::{Daemon, Rank, Said, data, folder, rank_command, run, spec, Stream, collect};
+use crate::harness::{Daemon, Rank, Said, Stream, collect, data, folder, rank_command, run, spec};
 use crate::rank::Spec;
 
 fn undisturbed(specs: &[Spec]) -> Stream {
