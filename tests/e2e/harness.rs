@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use helix_shm::corpus::{ClipSpec, Damage, Encoder, clip};
-use helix_shm::manifest::build::{BuildOptions, build};
+use helix_shm::manifest::build::Build;
 use helix_shm::proto::options::Policy;
 
 use crate::rank::{Spec, VARIABLE};
@@ -64,9 +64,14 @@ fn make(root: &Path, data: &Data) {
         Damage::Scribbled.make(&root.join(format!("bad/noise{i}.mp4")), Encoder::H264, i).unwrap();
     }
     Damage::Empty.make(&root.join("bad/empty.mp4"), Encoder::H264, 0).unwrap();
-    let index = |folders: &[PathBuf], out: &Path| build(folders, out, &BuildOptions::default()).unwrap();
     index(&[root.join("good")], &data.good);
     index(&[root.join("good"), root.join("bad")], &data.mixed);
+}
+
+/// Makes a manifest.
+pub fn index(paths: &[PathBuf], output: &Path) {
+    let build = Build { paths: paths.to_vec(), output: output.to_path_buf(), jobs: 0, reuse: false };
+    build.run(&Default::default(), |_| ()).unwrap();
 }
 
 /// A folder of its own for sockets, short enough for their addresses.

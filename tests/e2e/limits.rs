@@ -3,9 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use helix_shm::manifest::build::{BuildOptions, build};
-
-use crate::harness::{Daemon, Rank, Said, Stream, collect, data, folder, rank_command, run, spec};
+use crate::harness::{Daemon, Rank, Said, Stream, collect, data, folder, index, rank_command, run, spec};
 use crate::rank::Spec;
 
 fn undisturbed(specs: &[Spec]) -> Stream {
@@ -126,7 +124,7 @@ fn a_file_that_vanished_after_indexing_is_named() {
     let copy = dir.path().join("gone.mp4");
     std::fs::copy(&clip, &copy).unwrap();
     let manifest = dir.path().join("gone.arrow");
-    build(&[copy.clone()], &manifest, &BuildOptions::default()).unwrap();
+    index(&[copy.clone()], &manifest);
     std::fs::remove_file(&copy).unwrap();
     let mut gone = spec(&daemon.socket, 0, 1);
     (gone.manifest, gone.batch_size) = (manifest, 1);

@@ -120,5 +120,5 @@ fn run(spec: &Spec, say: &dyn Fn(String)) -> Result<u64, String> {
         }
     }
     drop(kept);
-    Ok(loader.stats().copied_bytes)
+    Ok(loader.stats().copied)
 }
