@@ -47,7 +47,9 @@ pub enum ConnectError {
         reason: String,
     },
     /// The daemon answered something that does not follow from what was asked.
-    #[error("the daemon's answer to joining is not one of this version: {0}; are client and helix-shmd of one version?")]
+    #[error(
+        "the daemon's answer to joining is not one of this version: {0}; are client and helix-shmd of one version?"
+    )]
     Protocol(String),
     /// The system refused.
     #[error("cannot {doing}: {source}")]

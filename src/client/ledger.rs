@@ -51,7 +51,8 @@ struct Inner {
     backlog: VecDeque<Feedback>,
     broken: Option<Corrupt>,
     copied: u64,
-    copied_told: [u64; 2],
+    /// How much of `copied` the daemon knows.
+    copied_told: u64,
 }
 
 #[derive(Default)]
@@ -180,9 +181,8 @@ fn feedback(kind: u16, id: Grant) -> Feedback {
 
 impl Inner {
     fn send(&mut self, mut body: Feedback) {
-        let told = &mut self.copied_told[usize::from(body.head.kind == kind::STEP_END)];
-        body.copied = self.copied - *told;
-        *told = self.copied;
+        body.copied = self.copied - self.copied_told;
+        self.copied_told = self.copied;
         self.backlog.push_back(body);
         self.flush();
     }
@@ -323,8 +323,7 @@ pub(crate) mod tests {
         ledger.step_end(step, 1, 1); // a step of the dead one
         drop(kept);
         assert_eq!(first.try_iter().count(), 0);
-        let got: Vec<_> =
-            second.try_iter().map(|f| (f.head.kind, f.head.session, f.grant, f.iter, f.step)).collect();
+        let got: Vec<_> = second.try_iter().map(|f| (f.head.kind, f.head.session, f.grant, f.iter, f.step)).collect();
         assert_eq!(got, [(kind::RELEASE, 3, 7, 0, 0), (kind::RELEASE, 3, 5, 0, 0)]);
     }
 }

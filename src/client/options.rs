@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ConnectError;
 use crate::device::{Device, host::HostDevice};
-use crate::proto::options::{Balance, BadOption, OnError, Policy, Profile, RunOptions, StreamOptions};
+use crate::proto::options::{BadOption, Balance, OnError, Policy, Profile, RunOptions, StreamOptions};
 use crate::proto::transform::Transform;
 
 /// Where a loader stands: the next batch that it will deliver. Free of topology: any number of ranks and workers
@@ -187,7 +187,11 @@ impl Options {
         self.stream.check()?;
         let bad = |option, found: String, wanted| Err(BadOption { option, found, wanted }.into());
         if self.rank >= self.stream.world {
-            return bad("rank", format!("{} of {}", self.rank, self.stream.world), "a rank below the number of ranks");
+            return bad(
+                "rank",
+                format!("{} of {}", self.rank, self.stream.world),
+                "a rank below the number of ranks",
+            );
         }
         if self.manifest.as_os_str().is_empty() {
             return bad("manifest", "not given".into(), "the path of a manifest, as `helix index` makes it");
@@ -227,7 +231,8 @@ mod tests {
 
     #[test]
     fn the_launcher_says_who_we_are() {
-        let o = options(&[("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1"), ("HELIX_SHM_SLAB", "4G")]).unwrap();
+        let o =
+            options(&[("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1"), ("HELIX_SHM_SLAB", "4G")]).unwrap();
         assert_eq!((o.rank, o.stream.world, o.local_rank, o.slab_bytes), (5, 8, 1, Some(4 << 30)));
         let alone = options(&[]).unwrap();
         assert_eq!((alone.rank, alone.stream.world, alone.local_rank, alone.slab_bytes), (0, 1, 0, None));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::ledger::{Lease, Ledger};
 use crate::proto::message::{BadMessage, Batch, Body, Entry, Ready, Words, head, kind};
+use crate::ring::spsc::Corrupt;
 
 /// A message that cannot be true.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -14,6 +15,12 @@ pub enum Violation {
     /// It is not a message.
     #[error(transparent)]
     Bad(#[from] BadMessage),
+    /// Its ring is not one.
+    #[error(transparent)]
+    Ring(#[from] Corrupt),
+    /// A packet that does not belong there.
+    #[error("{0}")]
+    Packet(String),
     /// It contradicts what is known.
     #[error("{message}: `{field}` is {found}, expected {wanted}")]
     Contradiction {
@@ -134,12 +141,6 @@ impl Table {
         self.pending.clear();
     }
 
-    /// Lets go of everything: the daemon that would finish it is gone.
-    pub(crate) fn clear(&mut self) {
-        self.filling = None;
-        self.pending.clear();
-    }
-
     /// Whether the daemon said that no further step exists, and everything before was taken.
     pub(crate) fn is_over(&self) -> bool {
         self.ended && self.pending.is_empty()
@@ -160,7 +161,7 @@ impl Table {
     }
 
     /// A message from the daemon's lane.
-    pub(crate) fn from_daemon(&mut self, words: &Words) -> Result<(), Violation> {
+    pub(crate) fn hear_daemon(&mut self, words: &Words) -> Result<(), Violation> {
         let kind = head(words).kind;
         if self.filling.is_some() {
             return self.entry(Entry::parse(words)?);
@@ -175,7 +176,7 @@ impl Table {
     }
 
     /// A message from a worker's lane.
-    pub(crate) fn from_worker(&mut self, words: &Words) -> Result<(), Violation> {
+    pub(crate) fn hear_worker(&mut self, words: &Words) -> Result<(), Violation> {
         match head(words).kind {
             kind::READY => self.ready(Ready::parse(words)?),
             kind => Err(BadMessage::Kind(kind).into()),
@@ -260,7 +261,6 @@ impl Table {
         if e.iter < self.iter {
             return Ok(());
         }
-        expect(ME, "epoch", e.epoch == self.epoch, e.epoch, self.epoch)?;
         // A start behind the last step is answered with the first step that does not exist.
         expect(ME, "step", e.step <= self.next, e.step, format!("at most {}", self.next))?;
         self.ended = true;
@@ -282,7 +282,6 @@ impl Table {
             return expect(me, "slot", false, r.head.slot, format!("below {samples}")).map(|()| None);
         };
         expect(me, "sample", r.sample == slot.sample, r.sample, slot.sample)?;
-        expect(me, "offset", r.offset == slot.offset, r.offset, slot.offset)?;
         Ok(Some((waiting, slot)))
     }
 
@@ -295,6 +294,7 @@ impl Table {
             SlotState::Skipped => return expect(ME, "sample", false, "ready", "skipped, as was said"),
             SlotState::Waiting => {}
         }
+        expect(ME, "offset", r.offset == slot.offset, r.offset, slot.offset)?;
         let shape = shape_of(slot.sample);
         expect(ME, "shape", r.shape == shape, format!("{:?}", r.shape), format!("{shape:?}"))?;
         let bytes = shape.iter().map(|&n| u64::from(n)).product::<u64>() * number;
@@ -314,6 +314,7 @@ impl Table {
             SlotState::Waiting => {}
         }
         expect(ME, "written", r.written == 0, r.written, 0)?;
+        expect(ME, "offset", r.offset == 0, r.offset, 0)?;
         slot.state = SlotState::Skipped;
         *waiting -= 1;
         Ok(())

@@ -69,14 +69,14 @@ fn ready(b: &Batch, slot: u16) -> Ready {
 }
 
 fn skip(b: &Batch, slot: u16) -> Ready {
-    Ready { head: head_of(kind::SKIP, slot), written: 0, shape: [0; 4], ..ready(b, slot) }
+    Ready { head: head_of(kind::SKIP, slot), offset: 0, written: 0, shape: [0; 4], ..ready(b, slot) }
 }
 
 impl Bench {
     fn grant(&mut self, b: &Batch) {
-        self.table.from_daemon(&b.words()).unwrap();
+        self.table.hear_daemon(&b.words()).unwrap();
         for slot in 0..b.head.slot {
-            self.table.from_daemon(&entry(b, slot).words()).unwrap();
+            self.table.hear_daemon(&entry(b, slot).words()).unwrap();
         }
     }
 
@@ -85,7 +85,7 @@ impl Bench {
     }
 
     fn refuses(&mut self, field: &str, words: Words) {
-        match self.table.from_daemon(&words) {
+        match self.table.hear_daemon(&words) {
             Err(Violation::Contradiction { field: found, .. }) if found == field => {}
             Err(Violation::Bad(BadMessage::Field { field: found, .. })) if found == field => {}
             other => panic!("{field}: {other:?}"),
@@ -99,17 +99,17 @@ fn batches_come_out_in_step_order_however_their_samples_come() {
     let (one, two) = (batch(1, 0), batch(2, 1));
     bench.grant(&one);
     bench.grant(&two);
-    assert!(bench.table.from_daemon(&end(2).words()).is_ok());
+    assert!(bench.table.hear_daemon(&end(2).words()).is_ok());
     for slot in [2, 0, 1] {
-        bench.table.from_worker(&ready(&two, slot).words()).unwrap();
+        bench.table.hear_worker(&ready(&two, slot).words()).unwrap();
     }
     assert!(bench.table.pop().is_none(), "step 1 must wait for step 0");
     for slot in [1, 2, 2, 1] {
-        bench.table.from_worker(&ready(&one, slot).words()).unwrap();
+        bench.table.hear_worker(&ready(&one, slot).words()).unwrap();
     }
     assert_eq!(bench.table.missing(), Some((0, vec![10])));
     assert!(bench.table.pop().is_none());
-    bench.table.from_worker(&ready(&one, 0).words()).unwrap();
+    bench.table.hear_worker(&ready(&one, 0).words()).unwrap();
     let steps: Vec<u32> = std::iter::from_fn(|| bench.table.pop()).map(|b| b.step).collect();
     assert_eq!(steps, [0, 1]);
     assert!(bench.table.is_over());
@@ -121,10 +121,10 @@ fn a_skipped_sample_completes_its_batch() {
     let mut bench = bench(true);
     let b = batch(1, 0);
     bench.grant(&b);
-    bench.table.from_daemon(&skip(&b, 0).words()).unwrap();
-    bench.table.from_daemon(&skip(&b, 0).words()).unwrap();
-    bench.table.from_worker(&ready(&b, 1).words()).unwrap();
-    bench.table.from_daemon(&skip(&b, 2).words()).unwrap();
+    bench.table.hear_daemon(&skip(&b, 0).words()).unwrap();
+    bench.table.hear_daemon(&skip(&b, 0).words()).unwrap();
+    bench.table.hear_worker(&ready(&b, 1).words()).unwrap();
+    bench.table.hear_daemon(&skip(&b, 2).words()).unwrap();
     let states: Vec<_> = bench.table.pop().unwrap().slots.iter().map(|s| s.state).collect();
     assert_eq!(states, [SlotState::Skipped, SlotState::Ready { written: BYTES, shape: SHAPE }, SlotState::Skipped]);
 }
@@ -134,22 +134,22 @@ fn a_new_iteration_releases_the_old_one_and_ignores_its_late_news() {
     let mut bench = bench(false);
     let (old, half) = (batch(1, 0), batch(2, 1));
     bench.grant(&old);
-    bench.table.from_daemon(&half.words()).unwrap();
+    bench.table.hear_daemon(&half.words()).unwrap();
     bench.table.start(2, 5, 9);
     assert_eq!(bench.released(), [2, 1]);
     for slot in 0..3 {
-        bench.table.from_daemon(&entry(&half, slot).words()).unwrap();
+        bench.table.hear_daemon(&entry(&half, slot).words()).unwrap();
     }
     let stale = batch(3, 2);
     bench.grant(&stale);
     assert_eq!(bench.released(), [3]);
-    bench.table.from_daemon(&end(3).words()).unwrap();
+    bench.table.hear_daemon(&end(3).words()).unwrap();
     assert!(!bench.table.is_over(), "that was the end of the old iteration");
-    bench.table.from_worker(&ready(&old, 0).words()).unwrap();
-    bench.table.from_worker(&ready(&stale, 0).words()).unwrap();
+    bench.table.hear_worker(&ready(&old, 0).words()).unwrap();
+    bench.table.hear_worker(&ready(&stale, 0).words()).unwrap();
     let new = Batch { iter: 2, epoch: 5, ..batch(4, 9) };
     bench.grant(&new);
-    assert!(bench.table.from_worker(&ready(&new, 1).words()).is_ok());
+    assert!(bench.table.hear_worker(&ready(&new, 1).words()).is_ok());
     assert_eq!(bench.table.missing(), Some((9, vec![40, 42])));
 }
 
@@ -157,7 +157,7 @@ fn a_new_iteration_releases_the_old_one_and_ignores_its_late_news() {
 fn a_start_behind_the_last_step_ends_at_once() {
     let mut bench = bench(false);
     bench.table.start(1, 0, 50);
-    bench.table.from_daemon(&end(10).words()).unwrap();
+    bench.table.hear_daemon(&end(10).words()).unwrap();
     assert!(bench.table.is_over());
     bench.refuses("ended", batch(1, 50).words());
 }
@@ -209,8 +209,8 @@ fn no_untrue_entry_is_believed() {
     for (field, spoil) in cases {
         let mut bench = bench(false);
         let b = batch(1, 0);
-        bench.table.from_daemon(&b.words()).unwrap();
-        bench.table.from_daemon(&entry(&b, 0).words()).unwrap();
+        bench.table.hear_daemon(&b.words()).unwrap();
+        bench.table.hear_daemon(&entry(&b, 0).words()).unwrap();
         let mut e = entry(&b, 1);
         spoil(&mut e);
         bench.refuses(field, e.words());
@@ -246,13 +246,13 @@ fn no_untrue_ready_is_believed() {
 fn messages_out_of_turn_are_refused() {
     let mut bench = bench(true);
     let b = batch(1, 0);
-    assert!(bench.table.from_daemon(&entry(&b, 0).words()).is_err(), "an entry of no batch");
-    assert!(bench.table.from_worker(&skip(&b, 0).words()).is_err(), "a skip from a worker");
-    assert!(bench.table.from_worker(&b.words()).is_err(), "a batch from a worker");
-    bench.table.from_daemon(&b.words()).unwrap();
-    assert!(bench.table.from_worker(&ready(&b, 0).words()).is_err(), "ready before its entries");
-    assert!(bench.table.from_daemon(&batch(2, 1).words()).is_err(), "a batch inside a batch");
-    assert!(bench.table.from_daemon(&[u64::MAX; 7]).is_err());
+    assert!(bench.table.hear_daemon(&entry(&b, 0).words()).is_err(), "an entry of no batch");
+    assert!(bench.table.hear_worker(&skip(&b, 0).words()).is_err(), "a skip from a worker");
+    assert!(bench.table.hear_worker(&b.words()).is_err(), "a batch from a worker");
+    bench.table.hear_daemon(&b.words()).unwrap();
+    assert!(bench.table.hear_worker(&ready(&b, 0).words()).is_err(), "ready before its entries");
+    assert!(bench.table.hear_daemon(&batch(2, 1).words()).is_err(), "a batch inside a batch");
+    assert!(bench.table.hear_daemon(&[u64::MAX; 7]).is_err());
     let mut bench = self::bench(true);
     bench.refuses("samples", Batch { head: head_of(kind::END, 1), ..end(0) }.words());
 }
@@ -262,9 +262,9 @@ fn ready_and_skip_do_not_contradict_each_other() {
     let mut lenient = bench(true);
     let b = batch(1, 0);
     lenient.grant(&b);
-    lenient.table.from_worker(&ready(&b, 0).words()).unwrap();
+    lenient.table.hear_worker(&ready(&b, 0).words()).unwrap();
     lenient.refuses("sample", skip(&b, 0).words());
-    lenient.table.from_daemon(&skip(&b, 1).words()).unwrap();
+    lenient.table.hear_daemon(&skip(&b, 1).words()).unwrap();
     lenient.refuses("sample", ready(&b, 1).words());
     let mut strict = bench(false);
     strict.grant(&b);

@@ -1,1 +1,65 @@
-//! Sockets, supervision, the region table; drives the scheduler.
+//! The coordinator, `helix-shmd`: sockets, supervision, the region tables; it drives the scheduler.
+//!
+//! One thread. It sees descriptors, tickets and times, and maps no bulk memory: slabs pass through its hands as
+//! file descriptors only. Everything that a rank or a worker says is checked against the private tables here
+//! before anything follows from it; `docs/protocol.md` lists the checks.
+//!
+//! Knows `ring`, `sched`, `manifest` and `proto`; must not know how anything is decoded or uploaded.
+
+mod conn;
+pub mod cores;
+mod job;
+mod pidfd;
+mod poller;
+mod regions;
+mod server;
+mod sessions;
+mod workers;
+
+use std::io;
+use std::path::PathBuf;
+
+/// How the daemon is to run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where to listen.
+    pub socket: PathBuf,
+    /// Whether it belongs to one job and ends with it.
+    pub embedded: bool,
+}
+
+/// Why the daemon could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The socket cannot be made.
+    #[error("cannot listen at {path}: {source}. Is the folder there, and may this user write to it?")]
+    Socket {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Somebody listens there.
+    #[error("another daemon listens at {0}: stop it, or choose another --socket")]
+    Taken(PathBuf),
+    /// The system refused something that is always there.
+    #[error("the system refused: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Runs the daemon until it is told to stop.
+pub fn run(options: Options) -> Result<(), DaemonError> {
+    raise_file_limit();
+    server::Server::bind(options)?.run()
+}
+
+/// Workers and ranks take a few descriptors each; the soft limit is often far below what is allowed.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(e) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::warn!("cannot raise the limit of open files from {soft} to {hard}: {e}");
+    }
+}

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::io;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use ffmpeg_next::ffi;
 
@@ -71,14 +71,16 @@ impl Drop for Avio<'_> {
 /// FFmpeg calls it with the opaque pointer of `Avio::new` and `size` writable bytes.
 unsafe extern "C" fn read(opaque: *mut libc::c_void, out: *mut u8, size: c_int) -> c_int {
     // SAFETY: by the contract above; only one callback runs at a time.
-    let (cursor, out) = unsafe {
-        let size = usize::try_from(size).unwrap_or(0);
-        // The buffer may be fresh memory, which a slice must not refer to.
-        std::ptr::write_bytes(out, 0, size);
-        (&mut *opaque.cast::<Cursor<'_>>(), std::slice::from_raw_parts_mut(out, size))
+    let cursor = unsafe { &mut *opaque.cast::<Cursor<'_>>() };
+    let copy = |bytes: &[u8]| {
+        // SAFETY: `out` has room for `size` bytes, of which there are no more here. It may be fresh memory, and what
+        // lies behind the bytes given may still be used by FFmpeg: neither read nor written.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), out, bytes.len()) };
+        bytes.len()
     };
+    let size = usize::try_from(size).unwrap_or(0);
     // A panic must not unwind into C.
-    match catch_unwind(AssertUnwindSafe(|| cursor.input.read_at(cursor.at, out))) {
+    match catch_unwind(AssertUnwindSafe(|| cursor.input.with_bytes(cursor.at, size, copy))) {
         Ok(Ok(0)) => ffi::AVERROR_EOF,
         Ok(Ok(n)) => {
             cursor.at += n as u64;

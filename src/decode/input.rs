@@ -83,31 +83,33 @@ impl Input {
         self.demand.borrow().reads
     }
 
-    /// Copies bytes from a position on; fewer than asked for at the end of what is at hand, 0 only at the end.
-    pub fn read_at(&self, at: u64, out: &mut [u8]) -> io::Result<usize> {
-        if at >= self.len || out.is_empty() {
-            return Ok(0);
+    /// Hands over bytes from a position on, at most `most`; fewer at the end of what is at hand, none only at the end.
+    pub fn with_bytes<R>(&self, at: u64, most: usize, take: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
+        if at >= self.len {
+            return Ok(take(&[]));
         }
+        let cut = |bytes: &[u8]| take(&bytes[..most.min(bytes.len())]);
         let next = self.parts.partition_point(|p| p.start <= at);
         if let Some(part) = next.checked_sub(1).map(|i| &self.parts[i])
             && at - part.start < part.len as u64
         {
-            return Ok(copy(&part.buffer[(at - part.start) as usize..part.len], out));
+            return Ok(cut(&part.buffer[(at - part.start) as usize..part.len]));
         }
         let end = self.parts.get(next).map_or(self.len, |p| p.start.min(self.len));
-        self.read_on_demand(at, end, out)
+        let demand = &mut *self.demand.borrow_mut();
+        let window = demand.start..demand.start + demand.window.len() as u64;
+        if !window.contains(&at) {
+            self.move_window(demand, at, end)?;
+        }
+        Ok(cut(&demand.window[(at - demand.start) as usize..]))
     }
 
-    fn read_on_demand(&self, at: u64, end: u64, out: &mut [u8]) -> io::Result<usize> {
-        let demand = &mut *self.demand.borrow_mut();
-        let window_end = demand.start + demand.window.len() as u64;
-        if (demand.start..window_end).contains(&at) {
-            return Ok(copy(&demand.window[(at - demand.start) as usize..], out));
-        }
+    /// Reads from `at` on, no further than `end`, into the window.
+    fn move_window(&self, demand: &mut Demand, at: u64, end: u64) -> io::Result<()> {
         let Some(file) = &self.file else {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("byte {at} is not in memory")));
         };
-        let goes_on = at == window_end && demand.next_size != 0;
+        let goes_on = demand.next_size != 0 && at == demand.start + demand.window.len() as u64;
         let size = if goes_on { demand.next_size } else { MIN_WINDOW };
         demand.next_size = (size * 2).min(MAX_WINDOW);
         let size = (end - at).min(size as u64) as usize;
@@ -120,17 +122,11 @@ impl Input {
         if got? < size {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                format!("the file ends at byte {} and was longer when it was indexed", self.base + at),
+                format!("the file ends before byte {} and was longer when it was indexed", self.base + end),
             ));
         }
-        Ok(copy(&demand.window, out))
+        Ok(())
     }
-}
-
-fn copy(from: &[u8], to: &mut [u8]) -> usize {
-    let n = from.len().min(to.len());
-    to[..n].copy_from_slice(&from[..n]);
-    n
 }
 
 /// Reads until `out` is full or the file ends, whatever interrupts.
@@ -164,12 +160,18 @@ mod tests {
         let mut got = vec![0; len as usize];
         let mut at = 0;
         while at < got.len() {
-            let n = input.read_at(at as u64, &mut got[at..]).unwrap();
+            let rest = &mut got[at..];
+            let n = input
+                .with_bytes(at as u64, 40_000, |bytes| {
+                    rest[..bytes.len()].copy_from_slice(bytes);
+                    bytes.len()
+                })
+                .unwrap();
             assert!(n > 0);
             at += n;
         }
         assert_eq!(got, &data[1000..291_000]);
-        assert_eq!(input.read_at(len, &mut [0; 4]).unwrap(), 0);
+        assert_eq!(input.with_bytes(len, 4, <[u8]>::len).unwrap(), 0);
         assert_eq!(input.bytes_read(), len, "nothing is read twice");
         assert!(input.demand_reads() >= 4);
     }
@@ -179,7 +181,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[1; 500]).unwrap();
         let input = Input::new(0, 1000, Vec::new(), Arc::new(file));
-        let error = input.read_at(100, &mut [0; 10]).unwrap_err();
+        let error = input.with_bytes(100, 10, <[u8]>::len).unwrap_err();
         assert!(error.to_string().contains("was longer when it was indexed"), "{error}");
     }
 }

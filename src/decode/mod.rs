@@ -20,6 +20,7 @@ mod scale;
 #[cfg(test)]
 mod testing;
 pub mod video;
+pub mod worker;
 
 use std::fmt;
 

@@ -163,6 +163,7 @@ impl Clip {
 }
 
 /// Decoded frames.
+#[derive(Debug)]
 pub(crate) struct Frames {
     pub(crate) bytes: Vec<u8>,
     pub(crate) outcome: Outcome,

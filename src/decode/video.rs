@@ -290,7 +290,8 @@ impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
             let is_wanted = by == Match::Time && self.at_time(wanted, pts).is_some();
             self.codec.skip_unreferenced(skip && !is_wanted);
             self.damage.sent(pts, key);
-            if damaged {
+            // MPEG-TS only suspects that something is lost, as where streams were joined; there the decoder judges.
+            if damaged && self.descriptor.container != "mpegts" {
                 self.damage.packet("bytes of it are missing");
             }
             if let Err(e) = self.codec.send(&self.tools.packet) {

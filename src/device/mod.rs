@@ -11,6 +11,8 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::ring::slab::Slab;
+
 pub mod host;
 
 /// What can go wrong on a device. Values, never panics: a machine without an accelerator is not an accident.
@@ -85,6 +87,16 @@ pub trait HostMemory: Send + Sync {
     /// Whether there is nothing in it.
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl HostMemory for Slab {
+    fn address(&self) -> usize {
+        self.as_ptr() as usize
+    }
+
+    fn len(&self) -> usize {
+        Slab::len(self)
     }
 }
 

@@ -210,7 +210,7 @@ pub struct Feedback {
     pub wait_ns: u64,
     /// From the delivery of this batch to the next call of `next()`, nanoseconds ([`kind::STEP_END`]).
     pub busy_ns: u64,
-    /// Bytes copied on the host since the last message of this kind.
+    /// Bytes copied on the host since the last message of either kind.
     pub copied: u64,
 }
 

@@ -1,0 +1,331 @@
+//! A batch: a lease on a block of the slab, and what is in it.
+
+use std::sync::Arc;
+
+use super::ledger::{Grant, Lease};
+use super::store::Store;
+use super::table::{Assembled, SlotState};
+use crate::device::HostSource;
+use crate::proto::transform::Dtype;
+
+/// Name of the one tensor that a batch has so far.
+const VIDEO: &str = "video";
+
+/// What cannot be had from a batch.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    /// There is no such tensor.
+    #[error("a batch has no tensor `{0}`; it has `video`")]
+    Name(String),
+    /// There is no such sample.
+    #[error("sample {index} of a batch of {len}; `len()` says how many were delivered")]
+    Index {
+        /// What was asked for.
+        index: usize,
+        /// Samples in the batch.
+        len: usize,
+    },
+    /// The samples have different shapes, so that no tensor holds them all.
+    #[error(
+        "the samples of this batch have different shapes ({first:?} and {other:?}): take them one by one with \
+         `sample(i)` and `shape(i)`, or give the transform a fixed size"
+    )]
+    Ragged {
+        /// Shape of the first sample.
+        first: [u16; 4],
+        /// The first shape that differs.
+        other: [u16; 4],
+    },
+    /// All samples were skipped and the transform has no fixed shape.
+    #[error("every sample of this batch was skipped, and the transform has no fixed shape: look at `len()` first")]
+    Empty,
+}
+
+/// A contiguous tensor on the slab: samples first, then the axes of the transform's layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tensor<'a> {
+    /// Its bytes.
+    pub data: &'a [u8],
+    /// Its shape.
+    pub shape: [usize; 5],
+    /// Its strides in numbers, not bytes.
+    pub strides: [usize; 5],
+    /// Type of a number.
+    pub dtype: Dtype,
+}
+
+impl<'a> Tensor<'a> {
+    /// Its numbers, if they are of the type asked for (`u8` or `f32`).
+    pub fn numbers<T: bytemuck::Pod>(&self) -> Option<&'a [T]> {
+        (size_of::<T>() == self.dtype.size()).then(|| bytemuck::try_cast_slice(self.data).ok()).flatten()
+    }
+}
+
+/// As [`Tensor`], writable: a batch belongs to its rank alone.
+#[derive(Debug)]
+pub struct TensorMut<'a> {
+    /// Its bytes.
+    pub data: &'a mut [u8],
+    /// Its shape.
+    pub shape: [usize; 5],
+    /// Its strides in numbers, not bytes.
+    pub strides: [usize; 5],
+    /// Type of a number.
+    pub dtype: Dtype,
+}
+
+/// One delivered sample.
+#[derive(Clone, Copy)]
+struct Piece {
+    offset: u64,
+    bytes: u64,
+    shape: [u16; 4],
+}
+
+/// What a rank gets for a step. It can be sent to another thread and kept; its memory is in use until it is dropped.
+pub struct Batch {
+    lease: Lease,
+    store: Arc<Store>,
+    epoch: u32,
+    step: u32,
+    global: u32,
+    planned: usize,
+    cost: (f32, f32),
+    dtype: Dtype,
+    /// The shape of every sample, if the transform fixes it.
+    fixed: Option<[u16; 4]>,
+    ids: Vec<u64>,
+    home_ranks: Vec<u32>,
+    tokens: Vec<f64>,
+    weights: Vec<f64>,
+    pieces: Vec<Piece>,
+}
+
+impl Batch {
+    /// Takes over a block whose samples are all there or skipped. Where skipped ones left gaps between samples of
+    /// one shape, these are moved together.
+    pub(crate) fn new(store: Arc<Store>, assembled: Assembled, dtype: Dtype, fixed: Option<[u16; 4]>) -> Batch {
+        let Assembled { lease, epoch, step, global, cost, mean_cost, slots } = assembled;
+        let planned = slots.len();
+        let mut batch = Batch {
+            lease,
+            store,
+            epoch,
+            step,
+            global,
+            planned,
+            cost: (cost, mean_cost),
+            dtype,
+            fixed,
+            ids: Vec::with_capacity(planned),
+            home_ranks: Vec::with_capacity(planned),
+            tokens: Vec::with_capacity(planned),
+            weights: Vec::with_capacity(planned),
+            pieces: Vec::with_capacity(planned),
+        };
+        for slot in slots {
+            if let SlotState::Ready { written: bytes, shape } = slot.state {
+                batch.pieces.push(Piece { offset: slot.offset, bytes, shape });
+                batch.ids.push(slot.sample);
+                batch.home_ranks.push(slot.home_rank);
+                batch.tokens.push(slot.tokens);
+                batch.weights.push(1.0 / f64::from(global));
+            }
+        }
+        if batch.pieces.windows(2).all(|p| p[0].shape == p[1].shape) {
+            batch.close_gaps();
+        }
+        batch
+    }
+
+    /// Moves the pieces beside the longest run of them, which stays.
+    fn close_gaps(&mut self) {
+        let bounds = run_bounds(&self.pieces);
+        let Some(&(first, last)) = bounds.iter().max_by_key(|(first, last)| last - first) else { return };
+        if bounds.len() == 1 {
+            return;
+        }
+        let begin = self.pieces[0].offset;
+        let end = self.pieces[self.pieces.len() - 1];
+        let len = (end.offset + end.bytes - begin) as usize;
+        // SAFETY: all of it is inside the block that this batch leases alone, no other slice of it exists, and
+        // nobody writes to a region that is ready or was given up.
+        let memory = unsafe { self.store.slab.slice_mut(begin as usize, len) };
+        let mut copied = 0;
+        let mut shift = |piece: &mut Piece, to: u64| {
+            let from = (piece.offset - begin) as usize;
+            memory.copy_within(from..from + piece.bytes as usize, (to - begin) as usize);
+            piece.offset = to;
+            copied += piece.bytes;
+        };
+        for i in last..self.pieces.len() {
+            let to = self.pieces[i - 1].offset + self.pieces[i - 1].bytes;
+            shift(&mut self.pieces[i], to);
+        }
+        for i in (0..first).rev() {
+            let to = self.pieces[i + 1].offset - self.pieces[i].bytes;
+            shift(&mut self.pieces[i], to);
+        }
+        self.lease.ledger().copied(copied);
+    }
+
+    /// The table has checked every region against the slab's size.
+    fn bytes(&self, offset: u64, bytes: u64) -> &[u8] {
+        // SAFETY: a ready region of a block that this batch leases alone: nobody writes there until it is dropped,
+        // and we only through `&mut self`.
+        unsafe { self.store.slab.slice(offset as usize, bytes as usize) }
+    }
+
+    pub(crate) fn grant(&self) -> Grant {
+        self.lease.id()
+    }
+
+    pub(crate) fn waited(&mut self, ns: u64) {
+        self.lease.waited(ns);
+    }
+
+    /// Samples in it; skipped ones are not.
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Whether every sample was skipped. Such a batch is delivered all the same, so that all ranks make equal steps.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Samples that were skipped.
+    pub fn skipped(&self) -> usize {
+        self.planned - self.len()
+    }
+
+    /// The samples' rows in the manifest.
+    pub fn ids(&self) -> &[u64] {
+        &self.ids
+    }
+
+    /// Epoch.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Step within the epoch.
+    pub fn step(&self) -> u32 {
+        self.step
+    }
+
+    /// Weight of each sample in the mean over the global batch: 1 / [`n_global`](Self::n_global). Under gradient
+    /// averaging over `R` ranks the rank's loss is `R · Σ wᵢ·ℓᵢ`.
+    pub fn weights(&self) -> &[f64] {
+        &self.weights
+    }
+
+    /// Samples of the step over all ranks, before any was skipped.
+    pub fn n_global(&self) -> u32 {
+        self.global
+    }
+
+    /// For each sample the rank that the sampler dealt it to, before balancing.
+    pub fn home_ranks(&self) -> &[u32] {
+        &self.home_ranks
+    }
+
+    /// What the profile says each sample costs, e.g. its tokens.
+    pub fn tokens(&self) -> &[f64] {
+        &self.tokens
+    }
+
+    /// Predicted cost of this batch and of the step's mean rank, in the profile's unit.
+    pub fn cost(&self) -> (f32, f32) {
+        self.cost
+    }
+
+    /// How long `next()` had waited for it.
+    pub fn wait(&self) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.lease.wait_ns())
+    }
+
+    /// Shape of a sample, in the order of the transform's layout.
+    pub fn shape(&self, i: usize) -> Result<[u16; 4], BatchError> {
+        self.piece(i).map(|p| p.shape)
+    }
+
+    fn piece(&self, index: usize) -> Result<&Piece, BatchError> {
+        self.pieces.get(index).ok_or(BatchError::Index { index, len: self.len() })
+    }
+
+    /// The bytes of a sample, where the worker wrote them.
+    pub fn sample(&self, i: usize, name: &str) -> Result<&[u8], BatchError> {
+        named(name)?;
+        self.piece(i).map(|p| self.bytes(p.offset, p.bytes))
+    }
+
+    /// The bytes of all samples in order, in as few pieces as there are. One when shapes agree.
+    pub fn runs(&self) -> Vec<&[u8]> {
+        let spans = run_bounds(&self.pieces).into_iter().map(|(first, last)| &self.pieces[first..last]);
+        spans.map(|run| self.bytes(run[0].offset, run.iter().map(|p| p.bytes).sum())).collect()
+    }
+
+    /// All samples as one tensor, on the slab: no byte is copied.
+    pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, BatchError> {
+        let (shape, strides) = self.geometry(name)?;
+        let (offset, bytes) = self.whole();
+        Ok(Tensor { data: self.bytes(offset, bytes), shape, strides, dtype: self.dtype })
+    }
+
+    /// As [`tensor`](Self::tensor), to be written to in place.
+    pub fn tensor_mut(&mut self, name: &str) -> Result<TensorMut<'_>, BatchError> {
+        let (shape, strides) = self.geometry(name)?;
+        let (offset, bytes) = self.whole();
+        // SAFETY: as in `bytes`, and `&mut self` says that no other slice of this batch is alive.
+        let data = unsafe { self.store.slab.slice_mut(offset as usize, bytes as usize) };
+        Ok(TensorMut { data, shape, strides, dtype: self.dtype })
+    }
+
+    /// Where the tensor lies; only asked when all shapes agree, hence without gaps.
+    fn whole(&self) -> (u64, u64) {
+        self.pieces.first().map_or((0, 0), |p| (p.offset, p.bytes * self.pieces.len() as u64))
+    }
+
+    fn geometry(&self, name: &str) -> Result<([usize; 5], [usize; 5]), BatchError> {
+        named(name)?;
+        let first = self.pieces.first().map(|p| p.shape).or(self.fixed).ok_or(BatchError::Empty)?;
+        if let Some(piece) = self.pieces.iter().find(|p| p.shape != first) {
+            return Err(BatchError::Ragged { first, other: piece.shape });
+        }
+        let [a, b, c, d] = first.map(usize::from);
+        Ok(([self.len(), a, b, c, d], [a * b * c * d, b * c * d, c * d, d, 1]))
+    }
+}
+
+fn named(name: &str) -> Result<(), BatchError> {
+    if name == VIDEO { Ok(()) } else { Err(BatchError::Name(name.to_owned())) }
+}
+
+/// Where pieces touch: (first, one past the last) of each run.
+fn run_bounds(pieces: &[Piece]) -> Vec<(usize, usize)> {
+    let mut bounds: Vec<(usize, usize)> = Vec::new();
+    for (i, piece) in pieces.iter().enumerate() {
+        match bounds.last_mut() {
+            Some((_, last)) if pieces[i - 1].offset + pieces[i - 1].bytes == piece.offset => *last = i + 1,
+            _ => bounds.push((i, i + 1)),
+        }
+    }
+    bounds
+}
+
+impl HostSource for Batch {
+    fn runs(&self) -> Vec<&[u8]> {
+        Batch::runs(self)
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Batch(epoch {}, step {}, {} of {} samples)", self.epoch, self.step, self.len(), self.planned)
+    }
+}
+
+#[cfg(test)]
+#[path = "batch_tests.rs"]
+mod tests;

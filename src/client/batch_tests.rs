@@ -1,0 +1,115 @@
+use super::*;
+use crate::client::ledger::Ledger;
+use crate::client::ledger::tests::listed;
+use crate::client::table::Slot;
+use crate::ring::slab::{Slab, SlabOptions};
+
+const SHAPE: [u16; 4] = [1, 3, 2, 2];
+const BYTES: u64 = 12;
+
+/// A batch of one letter a sample: `a`, `b`, … are there, `-` was skipped. Upper case has another shape.
+fn batch(ledger: &Arc<Ledger>, letters: &str) -> Batch {
+    let options = SlabOptions { prefault: true, huge: false, node: None };
+    let slab = Slab::create("test", 4096, options).unwrap();
+    let slots: Vec<Slot> = letters
+        .bytes()
+        .enumerate()
+        .map(|(i, letter)| {
+            let offset = 64 + i as u64 * BYTES;
+            // SAFETY: nobody else knows this slab.
+            unsafe { slab.slice_mut(offset as usize, BYTES as usize) }.fill(letter);
+            let shape = if letter.is_ascii_uppercase() { [1, 3, 4, 1] } else { SHAPE };
+            let state = if letter == b'-' { SlotState::Skipped } else { SlotState::Ready { written: BYTES, shape } };
+            Slot { sample: i as u64, offset, len: BYTES, home_rank: 1, tokens: i as f64, state }
+        })
+        .collect();
+    let lease = ledger.take((64, slots.len() as u64 * BYTES), (1, 1, 0)).unwrap();
+    let assembled = Assembled { lease, epoch: 2, step: 0, global: 16, cost: 1.0, mean_cost: 2.0, slots };
+    Batch::new(Arc::new(Store::bare(slab)), assembled, Dtype::U8, Some(SHAPE))
+}
+
+fn text(bytes: &[u8]) -> String {
+    bytes.chunks(BYTES as usize).map(|c| c[0] as char).collect()
+}
+
+#[test]
+fn a_full_batch_is_a_tensor_without_a_copy() {
+    let ledger = Ledger::new();
+    let batch = batch(&ledger, "abcd");
+    let tensor = batch.tensor("video").unwrap();
+    assert_eq!((tensor.shape, tensor.strides), ([4, 1, 3, 2, 2], [12, 12, 4, 2, 1]));
+    assert_eq!(text(tensor.data), "abcd");
+    assert_eq!(tensor.numbers::<u8>().unwrap().len(), 48);
+    assert!(tensor.numbers::<f32>().is_none());
+    assert_eq!(ledger.copied_total(), 0);
+    assert_eq!(batch.weights(), [1.0 / 16.0; 4]);
+    assert_eq!((batch.ids(), batch.tokens()), (&[0, 1, 2, 3][..], &[0.0, 1.0, 2.0, 3.0][..]));
+}
+
+#[test]
+fn gaps_are_closed_by_the_fewest_moves_and_counted() {
+    for (letters, left, moved) in [
+        ("-bcd", "bcd", 0),
+        ("abc-", "abc", 0),
+        ("a-cd", "acd", 1),
+        ("abc-e", "abce", 1),
+        ("a-c-efg-i", "acefgi", 3),
+        ("--c--", "c", 0),
+        ("a---e", "ae", 1),
+    ] {
+        let ledger = Ledger::new();
+        let batch = batch(&ledger, letters);
+        assert_eq!(text(batch.tensor("video").unwrap().data), left, "{letters}");
+        assert_eq!(ledger.copied_total(), moved * BYTES, "{letters}");
+        assert_eq!(batch.runs().len(), 1);
+        assert_eq!((batch.len(), batch.skipped()), (left.len(), letters.len() - left.len()));
+        for (i, letter) in left.bytes().enumerate() {
+            assert_eq!(batch.sample(i, "video").unwrap(), [letter; BYTES as usize]);
+            assert_eq!(batch.ids()[i], letters.bytes().position(|l| l == letter).unwrap() as u64);
+        }
+    }
+}
+
+#[test]
+fn ragged_samples_are_had_one_by_one() {
+    let ledger = Ledger::new();
+    let batch = batch(&ledger, "a-Cd");
+    let error = batch.tensor("video").unwrap_err();
+    assert_eq!(error, BatchError::Ragged { first: SHAPE, other: [1, 3, 4, 1] });
+    assert!(error.to_string().contains("sample(i)"));
+    assert_eq!(batch.shape(1), Ok([1, 3, 4, 1]));
+    assert_eq!(text(batch.sample(2, "video").unwrap()), "d");
+    assert_eq!(batch.runs().iter().map(|r| text(r)).collect::<Vec<_>>(), ["a", "Cd"]);
+    assert_eq!(ledger.copied_total(), 0);
+}
+
+#[test]
+fn an_empty_batch_is_an_empty_tensor() {
+    let ledger = Ledger::new();
+    let batch = batch(&ledger, "---");
+    assert!(batch.is_empty());
+    let tensor = batch.tensor("video").unwrap();
+    assert_eq!((tensor.shape, tensor.data.len()), ([0, 1, 3, 2, 2], 0));
+    assert!(batch.runs().is_empty());
+    assert!(matches!(batch.sample(0, "video"), Err(BatchError::Index { index: 0, len: 0 })));
+    assert_eq!(batch.tensor("audio").unwrap_err(), BatchError::Name("audio".into()));
+}
+
+#[test]
+fn a_batch_is_written_in_place_and_released_once_behind_its_upload() {
+    use crate::device::{Device, host::HostDevice};
+    let ledger = Ledger::new();
+    ledger.joining();
+    let (outlet, sent) = listed(9);
+    ledger.up(0, outlet);
+    let mut batch = batch(&ledger, "ab");
+    batch.tensor_mut("video").unwrap().data[0] = b'x';
+    let device = HostDevice::new();
+    let buffer = device.allocate(24).unwrap();
+    let mut queue = device.queue().unwrap();
+    queue.upload(Box::new(batch), &buffer, 0).unwrap().wait(None).unwrap();
+    assert_eq!(sent.try_iter().map(|f| f.grant).collect::<Vec<_>>(), [1]);
+    let mut bytes = [0; 24];
+    buffer.read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes[..2], b"xa");
+}

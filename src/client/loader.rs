@@ -1,0 +1,308 @@
+//! The loader: what a trainer holds and iterates over.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::batch::Batch;
+use super::collect::{Collector, establish};
+use super::embed;
+use super::error::{ConnectError, LoaderError};
+use super::ledger::{Grant, Ledger};
+use super::options::{Options, State};
+use super::shared::{Setup, Shared};
+use super::store::Store;
+use crate::device::Device;
+use crate::manifest::Manifest;
+use crate::proto::session::BadSample;
+use crate::ring::bell::eventfd;
+
+/// A wait that deserves a word: long before a collective operation of the trainer times out elsewhere.
+const STALL: Duration = Duration::from_secs(10);
+
+/// One rank's stream of batches.
+///
+/// It is an iterator. Each `for` over `&mut loader` runs to the end of the epoch, the next one goes on with the
+/// epoch after it; [`Loader::start`] goes elsewhere. A background thread keeps batches ready, so that `next()` on
+/// one that is ready costs next to nothing.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = helix_shm::Options::from_env()?.manifest("data.arrow").batch_size(8);
+/// let mut loader = helix_shm::Loader::connect(options)?;
+/// for batch in &mut loader {
+///     let batch = batch?;
+///     let video = batch.tensor("video")?; // on the slab, no copy
+///     println!("step {}: {:?}, ids {:?}", batch.step(), video.shape, batch.ids());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Errors are values and end the iteration: the item is the error, and `None` follows. An error of the session is
+/// final; whoever goes on asking gets it again. Dropping the loader leaves the job within two seconds.
+pub struct Loader {
+    shared: Arc<Shared>,
+    collector: Option<JoinHandle<()>>,
+    owner: u32,
+    steps: u32,
+    samples: u64,
+    state: State,
+    /// Whether an iteration is under way.
+    running: bool,
+    /// Whether the last item was an error, after which comes `None`.
+    failed: bool,
+    last: Option<Last>,
+    counts: Counts,
+}
+
+/// The batch that was delivered last, until its step ends.
+struct Last {
+    grant: Grant,
+    wait_ns: u64,
+    delivered: Instant,
+}
+
+#[derive(Default, Clone, Copy)]
+struct Counts {
+    batches: u64,
+    samples: u64,
+    skipped: u64,
+    wait: Duration,
+    longest_wait: Duration,
+    stalls: u64,
+}
+
+/// What a loader did so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Batches delivered.
+    pub batches: u64,
+    /// Samples in them.
+    pub samples: u64,
+    /// Samples that were left out of them.
+    pub skipped: u64,
+    /// Time spent in `next()`, all in all.
+    pub wait: Duration,
+    /// The longest time in one `next()`.
+    pub longest_wait: Duration,
+    /// Waits of over ten seconds.
+    pub stalls: u64,
+    /// Bytes that were copied on the host after decoding: where skipped samples had left gaps.
+    pub copied: u64,
+    /// Bad samples reported, in batches delivered or not.
+    pub bad: u64,
+    /// The first thousand of them, with their reasons.
+    pub bad_samples: Vec<BadSample>,
+    /// Daemons that were replaced.
+    pub restarts: u32,
+}
+
+impl Loader {
+    /// Makes the rank's slab, reaches the job's daemon, starting it if need be, and joins the loader's other ranks.
+    ///
+    /// Nothing is decoded before the first iteration begins.
+    pub fn connect(options: Options) -> Result<Loader, ConnectError> {
+        options.check()?;
+        let system = |doing| move |source| ConnectError::System { doing, source };
+        let job = options.job.clone().unwrap_or_else(|| embed::default_job(|name| std::env::var(name).ok()));
+        let path = match &options.socket {
+            Some(path) => std::path::absolute(path).map_err(system("resolve the socket's path"))?,
+            None => embed::default_socket(&job)?,
+        };
+        let manifest = Arc::new(Manifest::open(&options.manifest)?);
+        let store = Arc::new(Store::create(&options, &manifest)?);
+        let transform = &options.stream.transform;
+        let fixed = transform.is_uniform().then(|| transform.shape(&Default::default()));
+        let state = options.state;
+        let setup = Setup { options, job, path, manifest, store, fixed };
+        let wake = eventfd().map_err(system("make an eventfd"))?;
+        let shared = Arc::new(Shared::new(setup, Ledger::new(), wake));
+        let (session, outlet, _) = establish(&shared, &|| false)?;
+        let (steps, samples) = (session.opened.steps, session.opened.samples);
+        let collector = Collector::new(Arc::clone(&shared), session, outlet);
+        let thread = std::thread::Builder::new().name("helix-rank".into()).spawn(|| collector.run());
+        Ok(Loader {
+            shared,
+            collector: Some(thread.map_err(system("start the loader's thread"))?),
+            owner: std::process::id(),
+            steps,
+            samples,
+            state,
+            running: false,
+            failed: false,
+            last: None,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Begins an iteration at a step of an epoch; what is under way is dropped.
+    pub fn start(&mut self, epoch: u32, step: u32) -> Result<&mut Self, LoaderError> {
+        self.must_be_owner()?;
+        self.shared.start(State { epoch, step })?;
+        (self.state, self.running, self.failed) = (State { epoch, step }, true, false);
+        Ok(self)
+    }
+
+    /// Begins an epoch at its first step.
+    pub fn epoch(&mut self, epoch: u32) -> Result<&mut Self, LoaderError> {
+        self.start(epoch, 0)
+    }
+
+    /// Where the loader stands: batches before it were delivered. It can be had at any time, and another loader
+    /// with [`Options::state`] goes on from it.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Steps in an epoch; the same on every rank.
+    pub fn steps(&self) -> u32 {
+        self.steps
+    }
+
+    /// Samples in the manifest that can be delivered.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// The manifest, e.g. to look up what `Batch::ids` names.
+    pub fn manifest(&self) -> &Arc<Manifest> {
+        &self.shared.setup.manifest
+    }
+
+    /// The device that the slab is registered with.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.shared.setup.options.device
+    }
+
+    /// Process id of the daemon at present.
+    pub fn daemon_pid(&self) -> i32 {
+        self.shared.lock().daemon
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        let Counts { batches, samples, skipped, wait, longest_wait, stalls } = self.counts;
+        let core = self.shared.lock();
+        Stats {
+            batches,
+            samples,
+            skipped,
+            wait,
+            longest_wait,
+            stalls,
+            copied: self.shared.ledger.copied_total(),
+            bad: core.bad_count,
+            bad_samples: core.bad.clone(),
+            restarts: core.restarts,
+        }
+    }
+
+    /// A fork()ed child has neither the thread nor the slab of this loader.
+    fn must_be_owner(&self) -> Result<(), LoaderError> {
+        let (owner, child) = (self.owner, std::process::id());
+        if owner == child { Ok(()) } else { Err(LoaderError::Forked { owner, child }) }
+    }
+
+    fn deliver(&mut self) -> Result<Option<Batch>, LoaderError> {
+        self.must_be_owner()?;
+        let called = Instant::now();
+        if let Some(Last { grant, wait_ns, delivered }) = self.last.take() {
+            let busy = called.duration_since(delivered);
+            self.shared.ledger.step_end(grant, wait_ns, nanos(busy));
+        }
+        if !self.running {
+            let State { epoch, step } = self.state;
+            self.start(epoch, step)?;
+        }
+        let Some(mut batch) = self.take(called)? else {
+            (self.running, self.state) = (false, State { epoch: self.state.epoch + 1, step: 0 });
+            return Ok(None);
+        };
+        let delivered = Instant::now();
+        let wait = delivered.duration_since(called);
+        batch.waited(nanos(wait));
+        self.state = State { epoch: batch.epoch(), step: batch.step() + 1 };
+        self.last = Some(Last { grant: batch.grant(), wait_ns: nanos(wait), delivered });
+        self.counts.batches += 1;
+        self.counts.samples += batch.len() as u64;
+        self.counts.skipped += batch.skipped() as u64;
+        self.counts.wait += wait;
+        self.counts.longest_wait = self.counts.longest_wait.max(wait);
+        Ok(Some(batch))
+    }
+
+    /// Waits for the next batch, or for the end of the epoch.
+    fn take(&mut self, called: Instant) -> Result<Option<Batch>, LoaderError> {
+        let Setup { options, manifest, .. } = &self.shared.setup;
+        let State { epoch, step } = self.state;
+        let mut said = false;
+        let mut core = self.shared.lock();
+        loop {
+            if let Some(error) = &core.error {
+                return Err(error.clone());
+            }
+            if let Some(batch) = core.queue.pop_front() {
+                return Ok(Some(batch));
+            }
+            if core.over {
+                return Ok(None);
+            }
+            let waited = called.elapsed();
+            if options.timeout.is_some_and(|limit| waited >= limit) {
+                let missing = core.missing(manifest);
+                return Err(LoaderError::Timeout { rank: options.rank, epoch, step, waited, missing });
+            }
+            if !said && waited >= STALL {
+                let (rank, missing) = (options.rank, core.missing(manifest));
+                tracing::warn!("rank {rank} has waited {waited:.1?} for epoch {epoch}, step {step}: {missing}");
+                self.counts.stalls += 1;
+                said = true;
+            }
+            let until_limit = options.timeout.map_or(STALL, |limit| limit.saturating_sub(waited));
+            let until_stall = if said { STALL } else { STALL.saturating_sub(waited) };
+            let woken = self.shared.ready.wait_timeout(core, until_limit.min(until_stall));
+            core = woken.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Iterator for Loader {
+    type Item = Result<Batch, LoaderError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if std::mem::take(&mut self.failed) {
+            return None;
+        }
+        let item = self.deliver().transpose();
+        self.failed = matches!(item, Some(Err(_)));
+        item
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        let Some(collector) = self.collector.take() else { return };
+        if self.must_be_owner().is_err() {
+            std::mem::forget(collector); // a thread of the parent's
+            return;
+        }
+        self.shared.leave();
+        if collector.join().is_err() {
+            tracing::error!("the loader's thread panicked; this is a bug of helix-shm");
+        }
+    }
+}
+
+impl std::fmt::Debug for Loader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Options { rank, loader, .. } = &self.shared.setup.options;
+        write!(f, "Loader({loader}, rank {rank}, {:?})", self.state)
+    }
+}

@@ -1,0 +1,343 @@
+//! The job's worker processes: started, introduced, attached, mourned, replaced.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use super::{Job, Source};
+use crate::daemon::conn::{Conn, Gone};
+use crate::daemon::poller::Poller;
+use crate::daemon::regions::State;
+use crate::daemon::sessions::{LANE_CAPACITY, LANES, Phase, SESSION_BELLS};
+use crate::daemon::workers::{Shared, Worker, segment_fd};
+use crate::proto::message::{Body, Head, Ready, kind};
+use crate::proto::options::Policy;
+use crate::proto::session::{FromWorker, ToRank, ToWorker};
+use crate::sched::event::{Event, ServerId, WorkerId};
+
+/// A sample that kills its worker by a fault of its own this often is bad.
+const MAX_FAULTS: u8 = 2;
+/// A sample that loses this many workers to SIGKILL is bad: the kernel's OOM killer looks the same as a person.
+const MAX_KILLS: u8 = 8;
+/// Workers that die before they introduce themselves, in a row, until the job is given up.
+const MAX_FAILED_STARTS: u32 = 5;
+
+impl Job {
+    /// Starts what is missing up to `wanted` workers.
+    pub(super) fn want_workers(&mut self, wanted: u16, pin: bool, poller: &mut Poller) {
+        self.pin = pin;
+        self.wanted_workers = self.wanted_workers.max(wanted);
+        while self.workers.len() < usize::from(self.wanted_workers) {
+            let slot = self.workers.len() as u16;
+            self.workers.push(None);
+            self.start_worker(slot, poller);
+        }
+    }
+
+    fn start_worker(&mut self, slot: u16, poller: &mut Poller) {
+        let generation = self.next_generation;
+        self.next_generation += 1;
+        let core = self.pin.then(|| self.cores.core_of(slot));
+        let shared = Shared { job: &self.name, socket: &self.socket, hints: &self.hints, lifeline: &self.lifeline.1 };
+        let started = Worker::start(&shared, slot, generation, core).and_then(|worker| {
+            poller.add(worker.pidfd.as_fd(), Source::WorkerDeath(self.id, slot, generation))?;
+            Ok(worker)
+        });
+        match started {
+            Ok(worker) => self.workers[usize::from(slot)] = Some(worker),
+            Err(e) => {
+                self.failed_starts += 1;
+                tracing::error!(job = self.name, slot, "cannot start a worker: {e}");
+                self.start_later(slot, format!("cannot start a worker process: {e}"));
+            }
+        }
+    }
+
+    /// Plans the next start of a slot; gives the job up when workers never come up.
+    fn start_later(&mut self, slot: u16, why: String) {
+        if self.failed_starts > MAX_FAILED_STARTS {
+            let reason = format!("{why}; tried {} times. The daemon's log says more", self.failed_starts);
+            self.fail_all(&reason);
+            return;
+        }
+        let wait = Duration::from_millis(if self.failed_starts == 0 { 0 } else { 50 << self.failed_starts });
+        self.revive.push((slot, Instant::now() + wait));
+    }
+
+    /// Starts again what is due.
+    pub(super) fn revive_workers(&mut self, poller: &mut Poller) {
+        if self.revive.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let due: Vec<u16> = self.revive.iter().filter(|(_, at)| *at <= now).map(|&(slot, _)| slot).collect();
+        self.revive.retain(|(_, at)| *at > now);
+        for slot in due {
+            if self.workers[usize::from(slot)].is_none() && !self.sessions.is_empty() {
+                self.start_worker(slot, poller);
+            }
+        }
+    }
+
+    /// A connection claims to be one of our workers. Gives it back when it is not.
+    pub fn introduce(&mut self, conn: Conn, slot: u16, token: &str, poller: &mut Poller) -> Result<(), Conn> {
+        let peer = conn.peer();
+        let known = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut);
+        let Some(worker) = known.filter(|w| w.is(peer.pid, token)) else { return Err(conn) };
+        let generation = worker.generation;
+        if let Err(e) = worker.welcome(conn, &self.hints, &self.bell) {
+            tracing::warn!(job = self.name, slot, "worker lost while it was welcomed: {e}");
+            worker.pidfd.kill();
+            return Ok(());
+        }
+        if let Some(conn) = &worker.conn
+            && let Err(e) = poller.add(conn.fd(), Source::Worker(self.id, slot, generation))
+        {
+            tracing::warn!(job = self.name, slot, "cannot watch a worker's socket: {e}");
+            worker.pidfd.kill();
+            return Ok(());
+        }
+        self.failed_starts = 0;
+        let node = worker.core.and_then(|core| self.cores.node.get(&core)).copied().unwrap_or(0);
+        let live: Vec<u16> = self.sessions.values().filter(|s| s.phase == Phase::Live).map(|s| s.id).collect();
+        for session in live {
+            self.attach(slot, session);
+        }
+        self.events.push_back(Event::WorkerUp { worker: WorkerId(slot), server: ServerId(node as u16) });
+        self.drive();
+        Ok(())
+    }
+
+    /// Lets a worker write into a session's slab.
+    pub(super) fn attach(&mut self, slot: u16, session: u16) {
+        let Some(worker) = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut) else { return };
+        let Some(s) = self.sessions.get_mut(&session) else { return };
+        let Some(stream) = self.streams.get(&s.stream.0) else { return };
+        let Some(conn) = worker.conn.as_mut() else { return };
+        let packet = ToWorker::Attach {
+            session,
+            slab_bytes: s.regions.bytes(),
+            lanes: LANES,
+            lane_capacity: LANE_CAPACITY,
+            bell: (SESSION_BELLS + usize::from(session)) as u16,
+            manifest: stream.manifest_path.clone(),
+            stream: Box::new((*stream.options).clone()),
+        };
+        let sent = segment_fd(s.inbox()).map_err(Gone::from).and_then(|inbox| {
+            conn.send(&packet, &[s.slab.as_fd(), inbox, s.bell().fd(), stream.manifest_fd.as_fd()])
+        });
+        match sent {
+            Ok(()) => {
+                worker.attached.insert(session);
+                s.mapped_by.insert(slot);
+            }
+            Err(e) => {
+                tracing::warn!(job = self.name, slot, "worker lost: {e}");
+                worker.pidfd.kill();
+            }
+        }
+    }
+
+    /// Asks every worker to let go of a session's slab.
+    pub(super) fn detach_all(&mut self, session: u16) {
+        let Some(s) = self.sessions.get(&session) else { return };
+        for slot in s.mapped_by.clone() {
+            let Some(worker) = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut) else { continue };
+            let Some(conn) = worker.conn.as_mut() else { continue };
+            if conn.send(&ToWorker::Detach { session }, &[]).is_err() {
+                worker.pidfd.kill();
+            }
+        }
+    }
+
+    /// Packets of a worker wait, or its socket takes output again.
+    pub fn worker_packets(&mut self, slot: u16, generation: u32, poller: &mut Poller) {
+        loop {
+            let known = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut);
+            let Some(worker) = known.filter(|w| w.generation == generation) else { return };
+            let Some(conn) = worker.conn.as_mut() else { return };
+            let packet = conn.flush().and_then(|()| conn.recv::<FromWorker>());
+            let blocked = conn.is_blocked();
+            let fd = conn.fd();
+            poller.watch_output(fd, Source::Worker(self.id, slot, generation), blocked);
+            match packet {
+                Ok(Some((packet, _fds))) => self.worker_packet(slot, packet),
+                Ok(None) => break,
+                Err(e) => {
+                    // Its pidfd says when it is dead; a live one without a socket is of no use.
+                    tracing::debug!(job = self.name, slot, "worker's socket: {e}");
+                    poller.remove(fd, Source::Worker(self.id, slot, generation));
+                    worker.pidfd.kill();
+                    return;
+                }
+            }
+        }
+        self.drive();
+    }
+
+    /// Reads the packets that a worker has sent by now, without acting on its socket's end.
+    pub(super) fn fetch_complaints(&mut self, slot: u16) {
+        loop {
+            let worker = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut);
+            let Some(conn) = worker.and_then(|w| w.conn.as_mut()) else { return };
+            let Ok(Some((packet, _))) = conn.recv::<FromWorker>() else { return };
+            self.worker_packet(slot, packet);
+        }
+    }
+
+    fn worker_packet(&mut self, slot: u16, packet: FromWorker) {
+        match packet {
+            FromWorker::BadSample { ticket, stage, reason } => {
+                if self.flights.get(&ticket).is_some_and(|flight| flight.worker == slot) {
+                    self.complaints.insert(ticket, (stage, reason));
+                }
+            }
+            FromWorker::Detached { session } => {
+                // It ended its tickets of the session before; the session's number may be given away after.
+                self.hear_worker(slot);
+                if let Some(worker) = self.workers[usize::from(slot)].as_mut() {
+                    worker.attached.remove(&session);
+                }
+                self.unmapped(slot, session);
+            }
+            FromWorker::Notice { text } => self.notice(text),
+            FromWorker::Introduce { .. } => self.quarantine(slot, "it introduced itself twice"),
+        }
+    }
+
+    /// A worker has broken the protocol: it is ended, and replaced when it is dead.
+    pub(super) fn quarantine(&mut self, slot: u16, why: &str) {
+        self.stats.refused += 1;
+        if let Some(worker) = self.workers.get(usize::from(slot)).and_then(Option::as_ref) {
+            tracing::error!(job = self.name, slot, pid = worker.pid(), "worker ended: {why}");
+            worker.pidfd.kill();
+        }
+    }
+
+    /// A worker's pidfd fired: it is dead.
+    pub fn worker_died(&mut self, slot: u16, generation: u32, poller: &mut Poller) {
+        let known = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut);
+        if known.is_none_or(|w| w.generation != generation) {
+            return;
+        }
+        // What it had told before it died still counts.
+        self.hear_worker(slot);
+        self.fetch_complaints(slot);
+        let Some(mut worker) = self.workers[usize::from(slot)].take() else { return };
+        poller.remove(worker.pidfd.as_fd(), Source::WorkerDeath(self.id, slot, generation));
+        if let Some(conn) = &worker.conn {
+            poller.remove(conn.fd(), Source::Worker(self.id, slot, generation));
+        }
+        let status = worker.reap();
+        let (what, fault) = obituary(&status);
+        tracing::warn!(job = self.name, slot, pid = worker.pid(), "worker died: {what}");
+        self.stats.restarts += 1;
+        if !worker.is_up() {
+            self.failed_starts += 1;
+        }
+        for (nth, ticket) in worker.held.iter().enumerate() {
+            // Only the oldest ticket was being decoded; the one behind it is innocent.
+            self.ticket_lost(*ticket, nth == 0, fault, &what);
+        }
+        self.retell(slot);
+        let was_up = worker.is_up();
+        let attached = std::mem::take(&mut worker.attached);
+        drop(worker);
+        if was_up {
+            self.events.push_back(Event::WorkerDown { worker: WorkerId(slot) });
+        }
+        for session in attached {
+            self.unmapped(slot, session);
+        }
+        if !self.sessions.is_empty() {
+            self.start_later(slot, format!("worker processes end at once ({what})"));
+        }
+        self.revive_workers(poller);
+        self.drive();
+    }
+
+    /// A dead worker's ticket: again, or a bad sample when it has cost too many workers.
+    fn ticket_lost(&mut self, ticket: u64, suspect: bool, fault: bool, what: &str) {
+        let Some(flight) = self.flights.remove(&ticket) else { return };
+        self.stats.reissued += 1;
+        let Some(session) = self.sessions.get_mut(&flight.session) else { return };
+        let Ok(region) = session.regions.lost(flight.grant, flight.slot) else { return };
+        if suspect {
+            let count = if fault { &mut region.faults } else { &mut region.kills };
+            *count += 1;
+        }
+        if region.faults >= MAX_FAULTS || region.kills >= MAX_KILLS {
+            let cost = region.faults.max(region.kills);
+            self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
+            self.bad_sample(&flight, "worker", &format!("it cost {cost} workers; the last one: {what}"));
+        } else {
+            self.reap_block(flight.session, flight.grant);
+        }
+    }
+
+    /// Repeats to the ranks what a dead worker had finished: its own message may never have been sent.
+    fn retell(&mut self, slot: u16) {
+        for session in self.sessions.values_mut() {
+            let mut news = Vec::new();
+            for (grant, block) in session.regions.blocks().filter(|(_, block)| !block.released) {
+                for (at, region) in block.regions.iter().enumerate() {
+                    let State::Ready { attempt, worker, written, shape } = region.state else { continue };
+                    if worker != slot {
+                        continue;
+                    }
+                    let head = Head { kind: kind::READY, session: session.id, attempt, slot: at as u16 };
+                    let (sample, offset, step) = (region.place.sample, region.offset, block.step);
+                    news.push(Ready { head, sample, offset, written, shape, grant, step, reserved: 0 }.words());
+                }
+            }
+            for words in news {
+                session.tell(words);
+            }
+        }
+    }
+
+    /// Ends all workers: the job is over.
+    pub fn close(&mut self, poller: &mut Poller) {
+        for worker in self.workers.drain(..).flatten() {
+            poller.remove(worker.pidfd.as_fd(), Source::WorkerDeath(self.id, worker.slot, worker.generation));
+            if let Some(conn) = &worker.conn {
+                poller.remove(conn.fd(), Source::Worker(self.id, worker.slot, worker.generation));
+            }
+        }
+        for session in self.sessions.values_mut() {
+            if let Some(mut conn) = session.conn.take() {
+                let _ = conn.send(&ToRank::Failed { reason: "the daemon is stopping".into(), rank: None }, &[]);
+                poller.remove(conn.fd(), Source::Rank(self.id, session.id));
+            }
+            if let Some(pidfd) = session.pidfd.take() {
+                poller.remove(pidfd.as_fd(), Source::RankDeath(self.id, session.id));
+            }
+        }
+        poller.remove(self.bell.fd(), Source::Bell(self.id));
+    }
+
+    /// How many workers a policy asks for when the user names no number.
+    pub(super) fn default_workers(&self, policy: Policy, world: u32) -> u32 {
+        match policy {
+            // As PyTorch users do: every rank has its own, however few the cores.
+            Policy::Local => self.cores.default_workers().max(world),
+            Policy::Helix | Policy::Pool => self.cores.default_workers(),
+        }
+    }
+}
+
+/// What a worker died of, and whether it was its own doing.
+fn obituary(status: &std::io::Result<std::process::ExitStatus>) -> (String, bool) {
+    use std::os::unix::process::ExitStatusExt;
+    match status {
+        Ok(status) => match status.signal() {
+            Some(libc::SIGKILL) => ("killed by SIGKILL".into(), false),
+            Some(signal) => {
+                let own = [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT, libc::SIGILL, libc::SIGFPE, libc::SIGSYS];
+                let name = nix::sys::signal::Signal::try_from(signal).map_or("unknown signal", |s| s.as_str());
+                (format!("killed by {name}"), own.contains(&signal))
+            }
+            None => (format!("{status}"), !status.success()),
+        },
+        Err(e) => (format!("not reaped: {e}"), false),
+    }
+}

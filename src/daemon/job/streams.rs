@@ -1,0 +1,479 @@
+//! Ranks and their loaders: joining, starting an iteration, leaving, dying.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Job, Source, Stream};
+use crate::daemon::conn::Conn;
+use crate::daemon::poller::Poller;
+use crate::daemon::regions::Regions;
+use crate::daemon::sessions::{
+    FEEDBACK_CAPACITY, LANE_CAPACITY, LANES, MAX_SESSIONS, MAX_WORKERS, Phase, SESSION_BELLS, Session, check_slab,
+};
+use crate::manifest::Manifest;
+use crate::proto;
+use crate::proto::options::StreamOptions;
+use crate::proto::session::{FromRank, Join, Opened, ToRank};
+use crate::sched::event::{Catalog, Event, Place, StreamId};
+
+/// Why a rank may not join; goes to the rank as it is.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refusal(pub String);
+
+impl From<std::io::Error> for Refusal {
+    fn from(e: std::io::Error) -> Self {
+        Refusal(format!("the daemon could not set up the session: {e}"))
+    }
+}
+
+impl Job {
+    /// A rank asks to join. Its connection comes back with the refusal, so that it can be told.
+    pub fn join(
+        &mut self,
+        conn: Conn,
+        join: Join,
+        fds: Vec<OwnedFd>,
+        poller: &mut Poller,
+    ) -> Result<(), (Conn, Refusal)> {
+        let prepared = self.prepare(&join, fds);
+        let (stream, slab) = match prepared {
+            Ok(prepared) => prepared,
+            Err(refusal) => return Err((conn, refusal)),
+        };
+        let Some(id) = (0..MAX_SESSIONS as u16).find(|id| !self.sessions.contains_key(id)) else {
+            return Err((
+                conn,
+                Refusal(format!("job `{}` has {MAX_SESSIONS} sessions, the most there can be", self.name)),
+            ));
+        };
+        let mut session = match Session::new(id, stream, conn, slab, &join, &self.hints) {
+            Ok(session) => session,
+            // The connection went into the session; the rank sees its end and the log has the reason.
+            Err(e) => {
+                tracing::error!(job = self.name, rank = join.rank, "cannot set up a session: {e}");
+                return Ok(());
+            }
+        };
+        for &(grant, offset, len) in &join.held {
+            if let Err(e) = session.regions.hold(grant, offset, len) {
+                let Some(conn) = session.conn.take() else { return Ok(()) };
+                return Err((conn, Refusal(format!("block {grant} said to be held over a restart: {e}"))));
+            }
+        }
+        self.admit(session, &join, poller);
+        Ok(())
+    }
+
+    /// Everything that can refuse a rank, before anything is changed for it.
+    fn prepare(&mut self, join: &Join, fds: Vec<OwnedFd>) -> Result<(StreamId, OwnedFd), Refusal> {
+        if join.version != proto::VERSION {
+            let ours = proto::VERSION;
+            return Err(Refusal(format!(
+                "the rank speaks version {}, the daemon {ours}: install the same on both sides",
+                join.version
+            )));
+        }
+        let [slab, manifest] = <[OwnedFd; 2]>::try_from(fds)
+            .map_err(|fds| Refusal(format!("a join carries 2 descriptors, {} came", fds.len())))?;
+        join.stream.check().map_err(|e| Refusal(e.to_string()))?;
+        if join.rank >= join.stream.world {
+            return Err(Refusal(format!("rank {} of a world of {}", join.rank, join.stream.world)));
+        }
+        if join.run.workers > u32::from(MAX_WORKERS) {
+            return Err(Refusal(format!(
+                "{} workers asked for, {MAX_WORKERS} are the most: lower `workers`",
+                join.run.workers
+            )));
+        }
+        check_slab(&slab, join.slab_bytes).map_err(Refusal)?;
+        let current =
+            self.streams.iter().find(|(_, s)| s.loader == join.loader && !s.closed).map(|(&id, _)| StreamId(id));
+        let id = match current {
+            Some(id) => {
+                self.must_agree(id, join)?;
+                id
+            }
+            None => self.open_stream(join, manifest)?,
+        };
+        let stream = &self.streams[&id.0];
+        let most = largest_batch(&stream.manifest, &stream.options);
+        let wanted = 2 * most;
+        if join.slab_bytes < wanted {
+            let nobody = stream.members.is_empty();
+            let refusal = Refusal(format!(
+                "a slab of {} bytes cannot hold two batches of {most} bytes: set the slab to at least {wanted} bytes ({} MiB), or lower the batch size",
+                join.slab_bytes,
+                wanted.div_ceil(1 << 20)
+            ));
+            if nobody {
+                self.streams.remove(&id.0);
+            }
+            return Err(refusal);
+        }
+        Ok((id, slab))
+    }
+
+    fn open_stream(&mut self, join: &Join, manifest: OwnedFd) -> Result<StreamId, Refusal> {
+        let again = manifest.try_clone()?;
+        let path = Path::new(&join.manifest);
+        let manifest = Manifest::from_fd(manifest, path).map_err(|e| Refusal(e.to_string()))?;
+        if manifest.fingerprint() != join.fingerprint {
+            return Err(Refusal(format!("manifest {} is not the one that the rank opened", join.manifest)));
+        }
+        let samples = manifest.good();
+        if join.stream.steps(samples) == 0 {
+            return Err(Refusal(format!(
+                "{samples} samples do not fill one step of {} ranks with {} each: lower the batch size, or set drop_last = false",
+                join.stream.world, join.stream.batch_size
+            )));
+        }
+        let id = (0..=u16::MAX).map(|n| self.next_stream.wrapping_add(n)).find(|id| !self.streams.contains_key(id));
+        let id = id.ok_or_else(|| Refusal("too many loaders".into()))?;
+        self.next_stream = id.wrapping_add(1);
+        self.streams.insert(
+            id,
+            Stream {
+                loader: join.loader.clone(),
+                options: Arc::new(join.stream.clone()),
+                run: join.run.clone(),
+                manifest: Arc::new(manifest),
+                manifest_fd: again,
+                manifest_path: join.manifest.clone(),
+                members: BTreeMap::new(),
+                opened: false,
+                closed: false,
+            },
+        );
+        Ok(StreamId(id))
+    }
+
+    /// A rank that joins a loader must want what the others want.
+    fn must_agree(&self, id: StreamId, join: &Join) -> Result<(), Refusal> {
+        let stream = &self.streams[&id.0];
+        if stream.manifest.fingerprint() != join.fingerprint {
+            return Err(Refusal(format!(
+                "another manifest than the other ranks of loader `{}` have: {} here, {} there",
+                join.loader, join.manifest, stream.manifest_path
+            )));
+        }
+        if *stream.options != join.stream {
+            let ours = serde_json::to_string(&*stream.options).unwrap_or_default();
+            let theirs = serde_json::to_string(&join.stream).unwrap_or_default();
+            return Err(Refusal(format!(
+                "other options than the other ranks of loader `{}` have: {theirs} here, {ours} there",
+                join.loader
+            )));
+        }
+        if let Some(other) = stream.members.get(&join.rank) {
+            let pid = self.sessions.get(other).and_then(|s| s.conn.as_ref()).map_or(0, |c| c.peer().pid);
+            return Err(Refusal(format!(
+                "rank {} of loader `{}` is already there (process {pid}): give each rank its own RANK, or each loader its own name",
+                join.rank, join.loader
+            )));
+        }
+        Ok(())
+    }
+
+    fn admit(&mut self, mut session: Session, join: &Join, poller: &mut Poller) {
+        let id = session.id;
+        let packet = {
+            let stream = &self.streams[&session.stream.0];
+            ToRank::Opened(Opened {
+                version: proto::VERSION,
+                session: id,
+                lanes: LANES,
+                lane_capacity: LANE_CAPACITY,
+                feedback_capacity: FEEDBACK_CAPACITY,
+                bell: (SESSION_BELLS + usize::from(id)) as u16,
+                steps: stream.options.steps(stream.manifest.good()),
+                samples: stream.manifest.good(),
+                daemon_pid: std::process::id() as i32,
+            })
+        };
+        let watched = session.welcome(&packet, &self.hints, &self.bell, &self.lifeline.0).and_then(|()| {
+            if let Some(conn) = &session.conn {
+                poller.add(conn.fd(), Source::Rank(self.id, id))?;
+            }
+            if let Some(pidfd) = &session.pidfd {
+                poller.add(pidfd.as_fd(), Source::RankDeath(self.id, id))?;
+            }
+            Ok(())
+        });
+        if let Err(e) = watched {
+            tracing::warn!(job = self.name, rank = join.rank, "rank lost while it joined: {e}");
+            self.sessions.insert(id, session);
+            self.session_ended(id, poller);
+            return;
+        }
+        let stream = session.stream;
+        self.sessions.insert(id, session);
+        if let Some(s) = self.streams.get_mut(&stream.0) {
+            s.members.insert(join.rank, id);
+        }
+        let world = join.stream.world;
+        let workers = match join.run.workers {
+            0 => self.default_workers(join.run.policy, world),
+            n => n,
+        };
+        self.want_workers(workers.clamp(1, MAX_WORKERS.into()) as u16, join.run.pin, poller);
+        for slot in 0..self.workers.len() as u16 {
+            self.attach(slot, id);
+        }
+        tracing::info!(job = self.name, rank = join.rank, world, loader = join.loader, "rank joined");
+        self.open_if_complete(stream);
+        self.drive();
+    }
+
+    /// Once all ranks are in, the scheduler hears of the stream, and of the iterations that waited for it.
+    fn open_if_complete(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id.0) else { return };
+        if stream.opened || stream.closed || stream.members.len() < stream.options.world as usize {
+            return;
+        }
+        stream.opened = true;
+        self.events.push_back(Event::StreamOpened {
+            stream: id,
+            options: stream.options.clone(),
+            run: stream.run.clone(),
+            catalog: stream.manifest.clone(),
+        });
+        for session in stream.members.values().copied().collect::<Vec<_>>() {
+            if let Some((iter, epoch, step)) = self.sessions.get_mut(&session).and_then(|s| s.pending_start.take()) {
+                self.start(session, iter, epoch, step);
+            }
+        }
+    }
+
+    fn start(&mut self, session: u16, iter: u32, epoch: u32, step: u32) {
+        let Some(s) = self.sessions.get_mut(&session) else { return };
+        let Some(stream) = self.streams.get(&s.stream.0) else { return };
+        if !stream.opened {
+            s.pending_start = Some((iter, epoch, step));
+            return;
+        }
+        s.iter = iter;
+        if let Some(conn) = s.conn.as_mut() {
+            // A socket that does not take it says so by itself, and ends the session.
+            let _ = conn.send(&ToRank::Started { iter }, &[]);
+        }
+        let (stream, rank, server) = (s.stream, s.rank, s.server);
+        self.events.push_back(Event::RankStarted { stream, rank, server, iter, epoch, step });
+    }
+
+    /// Packets of a rank wait, or its socket takes output again.
+    pub fn rank_packets(&mut self, id: u16, poller: &mut Poller) {
+        loop {
+            let Some(session) = self.sessions.get_mut(&id) else { return };
+            let Some(conn) = session.conn.as_mut() else { return };
+            let packet = conn.flush().and_then(|()| conn.recv::<FromRank>());
+            let blocked = conn.is_blocked();
+            poller.watch_output(conn.fd(), Source::Rank(self.id, id), blocked);
+            match packet {
+                Ok(Some((packet, _fds))) => self.rank_packet(id, packet, poller),
+                Ok(None) => break,
+                Err(e) => {
+                    self.rank_lost(id, &format!("its connection ended ({e})"), poller);
+                    break;
+                }
+            }
+        }
+        self.drive();
+    }
+
+    fn rank_packet(&mut self, id: u16, packet: FromRank, poller: &mut Poller) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        match packet {
+            FromRank::Start { iter, epoch, step } => {
+                if session.phase != Phase::Live {
+                    return;
+                }
+                if iter <= session.iter {
+                    self.refuse_rank(id, &format!("iteration {iter} after iteration {}", session.iter), poller);
+                    return;
+                }
+                // Releases that the rank made before this must be known before its memory is granted anew.
+                self.hear_rank(id, poller);
+                self.start(id, iter, epoch, step);
+            }
+            FromRank::Leave => self.leave(id),
+            FromRank::Join(_) => self.refuse_rank(id, "it joined twice", poller),
+        }
+    }
+
+    fn leave(&mut self, id: u16) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.phase == Phase::Live {
+            session.phase = Phase::Leaving;
+            let (stream, rank) = (session.stream, session.rank);
+            self.events.push_back(Event::RankLeft { stream, rank });
+            self.drop_member(stream, rank);
+            self.drive();
+        }
+        self.detach_all(id);
+        self.say_bye_if_quiet(id);
+    }
+
+    /// The rank has broken the protocol: it is told, and its stream ends.
+    pub(super) fn refuse_rank(&mut self, id: u16, why: &str, poller: &mut Poller) {
+        self.stats.refused += 1;
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        tracing::error!(job = self.name, rank = session.rank, "rank refused: {why}");
+        if let Some(conn) = session.conn.as_mut() {
+            let reason = format!("the daemon ends this session: {why}");
+            let _ = conn.send(&ToRank::Failed { reason, rank: Some(session.rank) }, &[]);
+        }
+        self.rank_lost(id, &format!("it broke the protocol: {why}"), poller);
+    }
+
+    /// A rank's pidfd fired.
+    pub fn rank_died(&mut self, id: u16, poller: &mut Poller) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            if let Some(pidfd) = session.pidfd.take() {
+                poller.remove(pidfd.as_fd(), Source::RankDeath(self.id, id));
+            }
+            self.rank_lost(id, "its process died", poller);
+            self.drive();
+        }
+    }
+
+    /// The rank is not there any more. In the middle of things that ends the stream for the others too.
+    fn rank_lost(&mut self, id: u16, why: &str, poller: &mut Poller) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if let Some(conn) = session.conn.take() {
+            poller.remove(conn.fd(), Source::Rank(self.id, id));
+        }
+        if let Some(pidfd) = session.pidfd.take() {
+            poller.remove(pidfd.as_fd(), Source::RankDeath(self.id, id));
+        }
+        let (phase, stream, rank) = (session.phase, session.stream, session.rank);
+        if phase == Phase::Live {
+            session.phase = Phase::Over;
+            let pid_note = format!(
+                "rank {rank} of loader `{}` is gone: {why}",
+                self.streams.get(&stream.0).map_or("", |s| &s.loader)
+            );
+            tracing::error!(job = self.name, rank, "{pid_note}");
+            self.fail_stream(stream, &pid_note, Some(rank));
+        }
+        self.session_ended(id, poller);
+    }
+
+    /// Ends a stream: every rank that is still there is told why.
+    pub(super) fn fail_stream(&mut self, id: StreamId, reason: &str, culprit: Option<u32>) {
+        let Some(stream) = self.streams.get_mut(&id.0) else { return };
+        if std::mem::replace(&mut stream.closed, true) {
+            return;
+        }
+        let members = std::mem::take(&mut stream.members);
+        self.close_in_sched(id);
+        for session in members.into_values() {
+            let Some(s) = self.sessions.get_mut(&session) else { continue };
+            s.phase = Phase::Over;
+            if let Some(conn) = s.conn.as_mut() {
+                let _ = conn.send(&ToRank::Failed { reason: reason.to_string(), rank: culprit }, &[]);
+            }
+            self.detach_all(session);
+        }
+    }
+
+    /// Ends every stream: the job cannot go on.
+    pub(super) fn fail_all(&mut self, reason: &str) {
+        tracing::error!(job = self.name, "{reason}");
+        for id in self.streams.keys().copied().collect::<Vec<_>>() {
+            self.fail_stream(StreamId(id), reason, None);
+        }
+    }
+
+    fn drop_member(&mut self, id: StreamId, rank: u32) {
+        let Some(stream) = self.streams.get_mut(&id.0) else { return };
+        stream.members.remove(&rank);
+        // Whoever comes now belongs to a new round of this loader.
+        stream.closed = true;
+        if stream.members.is_empty() {
+            self.close_in_sched(id);
+        }
+    }
+
+    /// Tells the scheduler, once, that a stream is over.
+    fn close_in_sched(&mut self, id: StreamId) {
+        if self.streams.get_mut(&id.0).is_some_and(|stream| std::mem::replace(&mut stream.opened, false)) {
+            self.events.push_back(Event::StreamClosed { stream: id });
+        }
+    }
+
+    /// The session's connection is gone: it vanishes when no worker has its slab any more.
+    fn session_ended(&mut self, id: u16, poller: &mut Poller) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if let Some(conn) = session.conn.take() {
+            poller.remove(conn.fd(), Source::Rank(self.id, id));
+        }
+        if session.phase == Phase::Live {
+            session.phase = Phase::Over;
+        }
+        self.detach_all(id);
+        self.forget_if_quiet(id);
+    }
+
+    /// A worker has let go of a session's slab, by its word or by its death.
+    pub(super) fn unmapped(&mut self, slot: u16, session: u16) {
+        if let Some(s) = self.sessions.get_mut(&session) {
+            s.mapped_by.remove(&slot);
+        }
+        self.say_bye_if_quiet(session);
+        self.forget_if_quiet(session);
+    }
+
+    fn say_bye_if_quiet(&mut self, id: u16) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.phase == Phase::Leaving
+            && session.mapped_by.is_empty()
+            && let Some(conn) = session.conn.as_mut()
+        {
+            let _ = conn.send(&ToRank::Bye, &[]);
+        }
+    }
+
+    fn forget_if_quiet(&mut self, id: u16) {
+        let quiet = |s: &Session| s.conn.is_none() && s.mapped_by.is_empty();
+        if !self.sessions.get(&id).is_some_and(quiet) {
+            return;
+        }
+        if let Some(session) = self.sessions.remove(&id) {
+            let stream = session.stream.0;
+            if !self.sessions.values().any(|s| s.stream.0 == stream) {
+                self.close_in_sched(StreamId(stream));
+                self.streams.remove(&stream);
+            }
+        }
+        if self.sessions.is_empty() {
+            self.empty_since = Instant::now();
+        }
+    }
+}
+
+/// Bytes of the largest batch that the stream can have.
+fn largest_batch(manifest: &Manifest, options: &StreamOptions) -> u64 {
+    let transform = &options.transform;
+    let n = options.batch_size as usize;
+    let mut sizes: Vec<u64> = if transform.is_uniform() {
+        vec![transform.max_bytes(&Default::default()); n]
+    } else {
+        let mut sizes: Vec<u64> =
+            (0..manifest.good()).map(|i| transform.max_bytes(&Catalog::facts(manifest, i))).collect();
+        let largest = sizes.len().saturating_sub(n);
+        if largest > 0 {
+            sizes.select_nth_unstable(largest);
+            sizes.drain(..largest);
+        }
+        sizes
+    };
+    // With fewer samples than a batch the last one is repeated.
+    sizes.resize(n, sizes.last().copied().unwrap_or(0));
+    Regions::needed(
+        &sizes.iter().map(|&bytes| Place { sample: 0, bytes, home_rank: 0, cost: 0.0 }).collect::<Vec<_>>(),
+    )
+}

@@ -1,0 +1,301 @@
+//! The work itself: decisions of the scheduler carried out, and what ranks and workers say of it taken in.
+
+use super::{Flight, Job, now};
+use crate::daemon::poller::Poller;
+use crate::proto::message::{
+    Batch, Body, DONE_UNTOLD, Done, Entry, Feedback, Head, Ready, Ticket, Words, head, kind,
+};
+use crate::proto::options::OnError;
+use crate::proto::session::{BadSample, ToRank};
+use crate::sched::event::{Decision, Event, Measured, Place, Scheduler, StreamId, TicketId};
+
+impl Job {
+    /// Gives the scheduler what happened and carries out what it decides, until nothing is left of either.
+    pub(super) fn drive(&mut self) {
+        loop {
+            if let Some(decision) = self.decisions.pop_front() {
+                self.carry_out(decision);
+            } else if let Some(event) = self.events.pop_front() {
+                self.decide(event);
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn decide(&mut self, event: Event) {
+        self.sched.handle(now(), event, &mut self.scratch);
+        self.decisions.extend(self.scratch.drain(..));
+    }
+
+    fn carry_out(&mut self, decision: Decision) {
+        match decision {
+            Decision::Grant { stream, rank, iter, epoch, step, places, global, mean_cost } => {
+                let granted = self.grant(stream, rank, (iter, epoch, step), &places, global, mean_cost);
+                // The scheduler wants its answer before anything else happens.
+                self.decide(if granted {
+                    Event::Granted { stream, rank, iter, step }
+                } else {
+                    Event::NoRoom { stream, rank }
+                });
+            }
+            Decision::End { stream, rank, iter, step } => self.end(stream, rank, iter, step),
+            Decision::Assign { worker, ticket, stream, rank, iter, epoch, step, slot, attempt: _, due } => {
+                if !self.assign(worker.0, ticket.0, (stream, rank), (iter, epoch, step), slot, due) {
+                    self.events.push_back(Event::TicketFailed { ticket });
+                }
+            }
+            Decision::WakeAt(at) => self.wake = Some(at),
+        }
+    }
+
+    /// Takes room for a batch and announces it. `false` when there is none now.
+    fn grant(
+        &mut self,
+        stream: StreamId,
+        rank: u32,
+        (iter, epoch, step): (u32, u32, u32),
+        places: &[Place],
+        global: u32,
+        mean_cost: f64,
+    ) -> bool {
+        let Some(session) = self.member(stream, rank).and_then(|id| self.sessions.get_mut(&id)) else { return false };
+        let Some(grant) = session.regions.grant(iter, epoch, step, places) else { return false };
+        session.grants.insert((iter, step), grant);
+        let Some(block) = session.regions.block(grant) else { return false };
+        let id = session.id;
+        let (offset, len) = (block.offset, block.len);
+        let cost = places.iter().map(|p| p.cost).sum::<f64>() as f32;
+        let head = Head { kind: kind::BATCH, session: id, attempt: 0, slot: places.len() as u16 };
+        let mean_cost = mean_cost as f32;
+        let mut news =
+            vec![Batch { head, offset, len, grant, iter, epoch, step, global, cost, mean_cost, reserved: 0 }.words()];
+        news.extend(block.regions.iter().enumerate().map(|(slot, region)| {
+            let head = Head { kind: kind::ENTRY, session: id, attempt: 0, slot: slot as u16 };
+            let Place { sample, bytes: len, home_rank, cost: tokens } = region.place;
+            Entry { head, sample, offset: region.offset, len, grant, home_rank, reserved: 0, tokens }.words()
+        }));
+        for words in news {
+            session.tell(words);
+        }
+        true
+    }
+
+    fn end(&mut self, stream: StreamId, rank: u32, iter: u32, step: u32) {
+        let Some(session) = self.member(stream, rank).and_then(|id| self.sessions.get_mut(&id)) else { return };
+        let head = Head { kind: kind::END, session: session.id, attempt: 0, slot: 0 };
+        session.tell(Batch { head, iter, step, ..bytemuck::Zeroable::zeroed() }.words());
+    }
+
+    /// Hands a ticket to a worker. `false` when its place is gone: the rank has let the batch go.
+    fn assign(
+        &mut self,
+        worker: u16,
+        ticket: u64,
+        (stream, rank): (StreamId, u32),
+        (iter, epoch, step): (u32, u32, u32),
+        slot: u16,
+        due: Option<u64>,
+    ) -> bool {
+        let Some(session) = self.member(stream, rank).and_then(|id| self.sessions.get_mut(&id)) else { return false };
+        let Some(&grant) = session.grants.get(&(iter, step)) else { return false };
+        let Some(w) = self.workers.get_mut(usize::from(worker)).and_then(Option::as_mut) else { return false };
+        let Ok(attempt) = session.regions.assign(grant, slot) else { return false };
+        let Ok(region) = session.regions.region(grant, slot) else { return false };
+        let id = session.id;
+        let Place { sample, bytes: len, .. } = region.place;
+        let head = Head { kind: kind::TICKET, session: id, attempt, slot };
+        let due_ms =
+            due.map_or(u32::MAX, |at| (at.saturating_sub(now()) / 1_000_000).min(u32::MAX as u64 - 1) as u32);
+        let message = Ticket { head, ticket, sample, offset: region.offset, len, grant, step, epoch, due_ms };
+        self.stats.tickets += 1;
+        self.flights.insert(ticket, Flight { worker, session: id, grant, slot, attempt, sample, epoch, step });
+        if !w.push(&message) {
+            // Its death will give the ticket to someone else.
+            w.held.push_back(ticket);
+            self.quarantine(worker, "its ticket ring is spoilt");
+        }
+        true
+    }
+
+    /// Takes what a worker has to say.
+    pub(super) fn hear_worker(&mut self, slot: u16) {
+        loop {
+            let Some(worker) = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut) else { return };
+            let heard = match worker.pop() {
+                Ok(None) => return,
+                Ok(Some(words)) => self.worker_says(slot, &words),
+                Err(()) => Err("its done ring is spoilt".into()),
+            };
+            if let Err(why) = heard {
+                self.quarantine(slot, &why);
+                return;
+            }
+        }
+    }
+
+    fn worker_says(&mut self, slot: u16, words: &Words) -> Result<(), String> {
+        let done = Done::parse(words).map_err(|e| e.to_string())?;
+        let flight = *self
+            .flights
+            .get(&done.ticket)
+            .ok_or_else(|| format!("it ended ticket {}, which is not under way", done.ticket))?;
+        let said = (done.head.session, done.head.slot, done.head.attempt);
+        if flight.worker != slot || said != (flight.session, flight.slot, flight.attempt) {
+            return Err(format!("it ended ticket {} in the name of another", done.ticket));
+        }
+        if done.head.kind == kind::FAILED {
+            self.ticket_failed(slot, &done, &flight);
+            return Ok(());
+        }
+        self.check_output(&done, &flight)?;
+        self.settle(slot, done.ticket);
+        let Some(session) = self.sessions.get_mut(&flight.session) else { return Ok(()) };
+        let told = session.regions.done(flight.grant, flight.slot, slot, done.written, done.shape);
+        told.map_err(|e| e.to_string())?;
+        if done.flags & DONE_UNTOLD != 0
+            && let Ok(region) = session.regions.region(flight.grant, flight.slot)
+        {
+            let head = Head { kind: kind::READY, ..done.head };
+            let (sample, offset, written, shape) = (flight.sample, region.offset, done.written, done.shape);
+            let (grant, step) = (flight.grant, flight.step);
+            session.tell(Ready { head, sample, offset, written, shape, grant, step, reserved: 0 }.words());
+        }
+        self.stats.done += 1;
+        self.stats.cpu_us += u64::from(done.cpu_us);
+        self.stats.bytes_read += u64::from(done.bytes_read);
+        self.stats.frames += u64::from(done.frames_decoded);
+        let measured = Measured {
+            read_us: done.read_us,
+            cpu_us: done.cpu_us,
+            wall_us: done.wall_us,
+            frames: done.frames_decoded,
+            bytes: done.bytes_read,
+        };
+        self.events.push_back(Event::TicketDone { ticket: TicketId(done.ticket), measured });
+        self.reap_block(flight.session, flight.grant);
+        Ok(())
+    }
+
+    /// A worker's claim about its output, against what the transform makes of this sample.
+    fn check_output(&self, done: &Done, flight: &Flight) -> Result<(), String> {
+        let Some(session) = self.sessions.get(&flight.session) else { return Ok(()) };
+        let Some(stream) = self.stream_of(session.stream) else { return Ok(()) };
+        let transform = &stream.options.transform;
+        let facts = stream.manifest.facts(flight.sample);
+        if done.shape != transform.shape(&facts) || done.written != transform.max_bytes(&facts) {
+            return Err(format!(
+                "sample {} came with shape {:?} and {} bytes",
+                flight.sample, done.shape, done.written
+            ));
+        }
+        Ok(())
+    }
+
+    /// The ticket is over: neither the worker nor the table of flights has it any more.
+    fn settle(&mut self, slot: u16, ticket: u64) {
+        self.flights.remove(&ticket);
+        if let Some(worker) = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut) {
+            worker.held.retain(|held| *held != ticket);
+        }
+    }
+
+    fn ticket_failed(&mut self, slot: u16, done: &Done, flight: &Flight) {
+        // The reason travelled on the socket, before the message.
+        self.fetch_complaints(slot);
+        self.settle(slot, done.ticket);
+        let unknown = || ("worker".to_string(), "the worker gave no reason".to_string());
+        let (stage, reason) = self.complaints.remove(&done.ticket).unwrap_or_else(unknown);
+        self.events.push_back(Event::TicketFailed { ticket: TicketId(done.ticket) });
+        self.bad_sample(flight, &stage, &reason);
+    }
+
+    /// A sample that cannot be made: skipped, or the end of the stream, as the user chose.
+    pub(super) fn bad_sample(&mut self, flight: &Flight, stage: &str, reason: &str) {
+        let Some(session) = self.sessions.get_mut(&flight.session) else { return };
+        if session.regions.skip(flight.grant, flight.slot).is_err() {
+            return;
+        }
+        let released = session.regions.block(flight.grant).is_none_or(|block| block.released);
+        let (stream, rank) = (session.stream, session.rank);
+        self.reap_block(flight.session, flight.grant);
+        if released {
+            // Given up with its batch; nobody waits for it.
+            return;
+        }
+        let Some(s) = self.streams.get(&stream.0) else { return };
+        let path = s.manifest.descriptor(flight.sample).path.to_string();
+        let on_error = s.options.on_error;
+        let (sample, epoch, step) = (flight.sample, flight.epoch, flight.step);
+        tracing::warn!(job = self.name(), rank, sample, path, stage, reason, "bad sample");
+        self.stats.bad += 1;
+        let Some(session) = self.sessions.get_mut(&flight.session) else { return };
+        session.stats.skipped += 1;
+        if let Some(conn) = session.conn.as_mut() {
+            let bad =
+                BadSample { sample, path: path.clone(), epoch, step, stage: stage.into(), reason: reason.into() };
+            // A socket that does not take it ends the session by itself.
+            let _ = conn.send(&ToRank::BadSample(bad), &[]);
+        }
+        match on_error {
+            OnError::Skip => {
+                let head = Head { kind: kind::SKIP, session: session.id, attempt: flight.attempt, slot: flight.slot };
+                let grant = flight.grant;
+                session.tell(Ready { head, sample, grant, step, ..bytemuck::Zeroable::zeroed() }.words());
+            }
+            OnError::Raise => {
+                let reason = format!(
+                    "sample {sample} ({path}) could not be made, at stage `{stage}`: {reason}. Set on_error = skip to go on without such samples"
+                );
+                self.fail_stream(stream, &reason, None);
+            }
+        }
+    }
+
+    /// Takes what a rank has to say.
+    pub(super) fn hear_rank(&mut self, id: u16, poller: &mut Poller) {
+        loop {
+            let Some(session) = self.sessions.get_mut(&id) else { return };
+            session.flush();
+            let heard = match session.pop_feedback() {
+                Ok(None) => return,
+                Ok(Some(words)) => self.rank_says(id, &words),
+                Err(()) => Err("its feedback ring is spoilt".into()),
+            };
+            if let Err(why) = heard {
+                self.refuse_rank(id, &why, poller);
+                return;
+            }
+        }
+    }
+
+    fn rank_says(&mut self, id: u16, words: &Words) -> Result<(), String> {
+        let feedback = Feedback::parse(words).map_err(|e| e.to_string())?;
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        let (stream, rank) = (session.stream, session.rank);
+        if head(words).kind == kind::STEP_END {
+            let Feedback { iter, step, wait_ns, busy_ns, .. } = feedback;
+            session.stats.steps += 1;
+            session.stats.wait_ns += wait_ns;
+            session.stats.wait_max_ns = session.stats.wait_max_ns.max(wait_ns);
+            session.stats.copied += feedback.copied;
+            self.events.push_back(Event::StepEnded { stream, rank, iter, step, wait_ns, busy_ns });
+            return Ok(());
+        }
+        let grant = session.grant_of(&feedback);
+        let grant = grant.ok_or_else(|| format!("it released grant {}, which it does not hold", feedback.grant))?;
+        session.stats.copied += feedback.copied;
+        session.regions.release(grant).map_err(|e| e.to_string())?;
+        self.reap_block(id, grant);
+        Ok(())
+    }
+
+    /// Frees a block if its time has come, and tells the scheduler.
+    pub(super) fn reap_block(&mut self, id: u16, grant: u32) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(block) = session.regions.reap(grant) else { return };
+        session.grants.remove(&(block.iter, block.step));
+        let (stream, rank) = (session.stream, session.rank);
+        self.events.push_back(Event::Released { stream, rank, iter: block.iter, step: block.step });
+    }
+}

@@ -1,0 +1,333 @@
+//! The daemon's loop: one thread, one epoll, every job.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen, socket,
+};
+
+use super::conn::Conn;
+use super::cores::Cores;
+use super::job::Job;
+use super::poller::{Poller, Source};
+use super::{DaemonError, Options};
+use crate::proto;
+use crate::proto::session::{First, FromRank, FromTool, FromWorker, ToRank, ToTool};
+
+/// Connections that have not said who they are; more are turned away.
+const MAX_STRANGERS: usize = 256;
+/// How long a connection may stay silent before it says who it is.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often every lane is looked at, whatever the doorbells say.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How long an embedded daemon waits for its first rank.
+const FIRST_RANK: Duration = Duration::from_secs(30);
+/// How long a job outlives its last rank, so that a loader made anew finds its workers warm.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// The daemon.
+pub struct Server {
+    options: Options,
+    poller: Poller,
+    listener: OwnedFd,
+    signals: SignalFd,
+    strangers: HashMap<u64, (Conn, Instant)>,
+    next_stranger: u64,
+    jobs: BTreeMap<u32, Job>,
+    next_job: u32,
+    had_job: bool,
+    born: Instant,
+    cores: Arc<Cores>,
+    stop: bool,
+}
+
+impl Server {
+    /// Binds the socket and takes over the signals. From here on ranks can connect.
+    pub fn bind(options: Options) -> Result<Server, DaemonError> {
+        let mut mask = SigSet::empty();
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            mask.add(signal);
+        }
+        mask.thread_block().map_err(io::Error::from)?;
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
+        let signals = signals.map_err(io::Error::from)?;
+        let listener = listen_at(&options.socket)?;
+        let mut poller = Poller::new()?;
+        poller.add(listener.as_fd(), Source::Listener)?;
+        poller.add(signals.as_fd(), Source::Signals)?;
+        let cores = Arc::new(Cores::of_this_process());
+        tracing::info!(
+            socket = %options.socket.display(),
+            cores = cores.allowed.len(),
+            quota = cores.quota,
+            "helix-shmd {} listens",
+            env!("CARGO_PKG_VERSION")
+        );
+        Ok(Server {
+            options,
+            poller,
+            listener,
+            signals,
+            strangers: HashMap::new(),
+            next_stranger: 0,
+            jobs: BTreeMap::new(),
+            next_job: 0,
+            had_job: false,
+            born: Instant::now(),
+            cores,
+            stop: false,
+        })
+    }
+
+    /// Serves until a signal, or until the embedded daemon's job is over.
+    pub fn run(mut self) -> Result<(), DaemonError> {
+        let mut woken = Vec::new();
+        let mut looked = Instant::now();
+        while !self.stop {
+            let timeout = self.timeout();
+            let quiet = self.jobs.values_mut().all(Job::park);
+            let waited = self.poller.wait(if quiet { timeout } else { Some(0) }, &mut woken);
+            self.jobs.values_mut().for_each(Job::unpark);
+            waited?;
+            let all = looked.elapsed() >= LOOK_AGAIN;
+            if all {
+                looked = Instant::now();
+            }
+            for job in self.jobs.values_mut() {
+                job.look(&mut self.poller, all);
+            }
+            for source in woken.drain(..) {
+                self.handle(source);
+            }
+            self.clean_up();
+        }
+        self.close();
+        Ok(())
+    }
+
+    /// How long nothing need be done, milliseconds; `None` for ever.
+    fn timeout(&self) -> Option<u16> {
+        let mut wait: Option<Duration> = None;
+        let mut at_most = |d: Duration| wait = Some(wait.map_or(d, |w| w.min(d)));
+        for job in self.jobs.values() {
+            at_most(if job.empty_since().is_some() { LINGER / 4 } else { LOOK_AGAIN });
+            if let Some(ns) = job.sleep_ns() {
+                at_most(Duration::from_nanos(ns));
+            }
+        }
+        if self.options.embedded && self.jobs.is_empty() {
+            at_most(LOOK_AGAIN);
+        }
+        if !self.strangers.is_empty() {
+            at_most(PATIENCE);
+        }
+        // Rounded up, or the loop would spin through the last fraction of a millisecond.
+        wait.map(|w| w.as_micros().div_ceil(1000).min(10_000) as u16)
+    }
+
+    fn handle(&mut self, source: Source) {
+        match source {
+            Source::Listener => self.accept(),
+            Source::Signals => self.signal(),
+            Source::Stranger(id) => self.stranger(id),
+            // `look` has heard it already.
+            Source::Bell(_) => {}
+            Source::Rank(job, id) => self.with(job, |job, poller| job.rank_packets(id, poller)),
+            Source::RankDeath(job, id) => self.with(job, |job, poller| job.rank_died(id, poller)),
+            Source::Worker(job, slot, gen_) => self.with(job, |job, poller| job.worker_packets(slot, gen_, poller)),
+            Source::WorkerDeath(job, slot, gen_) => self.with(job, |job, poller| job.worker_died(slot, gen_, poller)),
+        }
+    }
+
+    fn with(&mut self, job: u32, act: impl FnOnce(&mut Job, &mut Poller)) {
+        if let Some(job) = self.jobs.get_mut(&job) {
+            act(job, &mut self.poller);
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let sock = match accept4(&self.listener, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC) {
+                Ok(sock) => sock,
+                Err(nix::errno::Errno::EAGAIN) => return,
+                Err(e) => {
+                    tracing::warn!("cannot accept a connection: {e}; raise `ulimit -n` if it is too many open files");
+                    return;
+                }
+            };
+            if self.strangers.len() >= MAX_STRANGERS {
+                tracing::warn!("{MAX_STRANGERS} connections have not said who they are; one more was turned away");
+                continue;
+            }
+            self.next_stranger += 1;
+            let id = self.next_stranger;
+            let conn = Conn::new(sock).and_then(|conn| {
+                self.poller.add(conn.fd(), Source::Stranger(id))?;
+                Ok(conn)
+            });
+            match conn {
+                Ok(conn) => drop(self.strangers.insert(id, (conn, Instant::now()))),
+                Err(e) => tracing::warn!("cannot take a connection: {e}"),
+            }
+        }
+    }
+
+    /// The first packet of a connection says what it is.
+    fn stranger(&mut self, id: u64) {
+        let Some((conn, _)) = self.strangers.get_mut(&id) else { return };
+        let first = match conn.recv::<First>() {
+            Ok(None) => return,
+            Ok(Some(first)) => Some(first),
+            Err(e) => {
+                tracing::debug!("a connection ended before it said who it is: {e}");
+                None
+            }
+        };
+        let Some((mut conn, _)) = self.strangers.remove(&id) else { return };
+        self.poller.remove(conn.fd(), Source::Stranger(id));
+        match first {
+            Some((First::Rank(FromRank::Join(join)), fds)) => self.join(conn, *join, fds),
+            Some((First::Worker(FromWorker::Introduce { version, job, slot, token }), _)) => {
+                let peer = conn.peer();
+                let known = self.jobs.values_mut().find(|j| j.name() == job && version == proto::VERSION);
+                let taken = known.map(|job| job.introduce(conn, slot, &token, &mut self.poller));
+                if !matches!(taken, Some(Ok(()))) {
+                    tracing::warn!(pid = peer.pid, uid = peer.uid, "not a worker of ours: turned away");
+                }
+            }
+            Some((First::Tool(FromTool::Status { version: _ }), _)) => {
+                let uid = conn.peer().uid;
+                let jobs: Vec<_> =
+                    self.jobs.values().filter(|j| uid == 0 || j.uid() == uid).map(Job::status).collect();
+                let status =
+                    serde_json::json!({ "version": proto::VERSION, "pid": std::process::id(), "jobs": jobs });
+                let _ = conn.send(&ToTool::Status { status }, &[]);
+            }
+            Some((other, _)) => tracing::warn!(pid = conn.peer().pid, "out of turn: {other:?}"),
+            None => {}
+        }
+    }
+
+    fn join(&mut self, mut conn: Conn, join: proto::session::Join, fds: Vec<OwnedFd>) {
+        let peer = conn.peer();
+        let own = nix::unistd::geteuid().as_raw();
+        // An embedded daemon runs as its user and its workers would read files with that user's rights.
+        if peer.uid != own && peer.uid != 0 {
+            let reason =
+                format!("this daemon serves user {own}, and you are user {}: start one of your own", peer.uid);
+            tracing::warn!(pid = peer.pid, "{reason}");
+            let _ = conn.send(&ToRank::Failed { reason, rank: None }, &[]);
+            return;
+        }
+        let found = self.jobs.values().position(|job| job.name() == join.job && job.uid() == own);
+        let id = match found.and_then(|at| self.jobs.keys().nth(at).copied()) {
+            Some(id) => id,
+            None => {
+                let id = self.next_job;
+                let job =
+                    Job::new(id, join.job.clone(), own, &self.options.socket, self.cores.clone(), &mut self.poller);
+                match job {
+                    Ok(job) => {
+                        self.next_job += 1;
+                        self.jobs.insert(id, job);
+                        id
+                    }
+                    Err(e) => {
+                        let reason = format!("the daemon cannot set up job `{}`: {e}", join.job);
+                        tracing::error!("{reason}");
+                        let _ = conn.send(&ToRank::Failed { reason, rank: None }, &[]);
+                        return;
+                    }
+                }
+            }
+        };
+        self.had_job = true;
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if let Err((mut conn, refusal)) = job.join(conn, join, fds, &mut self.poller) {
+            tracing::warn!(pid = peer.pid, "rank refused: {refusal}");
+            let _ = conn.send(&ToRank::Failed { reason: refusal.to_string(), rank: None }, &[]);
+        }
+    }
+
+    fn signal(&mut self) {
+        while let Ok(Some(info)) = self.signals.read_signal() {
+            let signal = Signal::try_from(info.ssi_signo as i32);
+            tracing::info!("stopping on {}", signal.map_or("a signal", |s| s.as_str()));
+            self.stop = true;
+        }
+    }
+
+    /// Ends jobs without ranks and connections without words, and the embedded daemon without jobs.
+    fn clean_up(&mut self) {
+        let over = |job: &Job| job.empty_since().is_some_and(|since| since.elapsed() >= LINGER);
+        for id in self.jobs.iter().filter(|(_, job)| over(job)).map(|(&id, _)| id).collect::<Vec<_>>() {
+            if let Some(mut job) = self.jobs.remove(&id) {
+                tracing::info!(job = job.name(), "job ended");
+                job.close(&mut self.poller);
+            }
+        }
+        let silent = self.strangers.iter().filter(|(_, (_, since))| since.elapsed() > PATIENCE);
+        for id in silent.map(|(&id, _)| id).collect::<Vec<_>>() {
+            if let Some((conn, _)) = self.strangers.remove(&id) {
+                self.poller.remove(conn.fd(), Source::Stranger(id));
+            }
+        }
+        if self.options.embedded && self.jobs.is_empty() && self.strangers.is_empty() {
+            self.stop |= self.had_job || self.born.elapsed() > FIRST_RANK;
+        }
+    }
+
+    fn close(&mut self) {
+        // The socket first: whoever connects from now on finds nobody and starts a daemon anew.
+        remove_socket(&self.options.socket);
+        for job in self.jobs.values_mut() {
+            job.close(&mut self.poller);
+        }
+    }
+}
+
+/// Listens at a path. A socket file without a listener is what a killed daemon left behind: it is replaced.
+fn listen_at(path: &Path) -> Result<OwnedFd, DaemonError> {
+    let seqpacket = || {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(io::Error::from)
+    };
+    let failed = |source: io::Error| DaemonError::Socket { path: path.to_path_buf(), source };
+    let addr = UnixAddr::new(path).map_err(|e| failed(e.into()))?;
+    let sock = seqpacket()?;
+    // Only its owner may connect, from the first moment on.
+    let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
+    let mut bound = bind(sock.as_raw_fd(), &addr);
+    if bound == Err(nix::errno::Errno::EADDRINUSE) {
+        match connect(seqpacket()?.as_raw_fd(), &addr) {
+            Err(nix::errno::Errno::ECONNREFUSED) => {
+                let _ = std::fs::remove_file(path);
+                bound = bind(sock.as_raw_fd(), &addr);
+            }
+            _ => {
+                nix::sys::stat::umask(before);
+                return Err(DaemonError::Taken(path.to_path_buf()));
+            }
+        }
+    }
+    nix::sys::stat::umask(before);
+    bound.map_err(|e| failed(e.into()))?;
+    let backlog = Backlog::new(128).map_err(io::Error::from)?;
+    listen(&sock, backlog).map_err(|e| failed(e.into()))?;
+    Ok(sock)
+}
+
+fn remove_socket(path: &PathBuf) {
+    if let Err(e) = std::fs::remove_file(path)
+        && e.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!("cannot remove {}: {e}", path.display());
+    }
+}

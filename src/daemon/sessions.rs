@@ -1,0 +1,212 @@
+//! One rank of one loader, seen from the daemon: its slab's table, its inbox, and where it stands.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use super::conn::{Conn, Gone};
+use super::pidfd::PidFd;
+use super::regions::Regions;
+use super::workers::segment_fd;
+use crate::proto::message::{Feedback, Words};
+use crate::proto::session::{Join, ToRank};
+use crate::ring::bell::{EventFd, Ringer, eventfd};
+use crate::ring::segment::Segment;
+use crate::ring::spsc::{Consumer, Producer, ring_bytes};
+use crate::sched::event::{ServerId, StreamId};
+
+/// Messages in a worker's lane to a rank: a worker reports one sample at a time, and a rank that is slower than
+/// this is told by the daemon instead.
+pub const LANE_CAPACITY: u32 = 64;
+/// Messages in the feedback ring: two a batch.
+pub const FEEDBACK_CAPACITY: u32 = 256;
+/// First lane of the daemon's bitmap, and first entry of the hints segment, that belongs to sessions.
+pub const SESSION_BELLS: usize = 257;
+/// Lane of the daemon's bitmap on which session 0 rings.
+pub const SESSION_LANES: usize = 256;
+/// Most sessions of a job.
+pub const MAX_SESSIONS: usize = 704;
+
+/// Most workers of a job.
+pub const MAX_WORKERS: u16 = 256;
+/// Lanes of an inbox: the daemon's, and one a worker.
+pub const LANES: u16 = 1 + MAX_WORKERS;
+
+/// Where a session stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// In, and served.
+    Live,
+    /// It said Leave, and workers are still detaching.
+    Leaving,
+    /// Its rank is gone, or its stream has failed.
+    Over,
+}
+
+/// The daemon's side of a rank.
+pub struct Session {
+    /// Its number in the job.
+    pub id: u16,
+    /// The rank.
+    pub rank: u32,
+    /// Its stream.
+    pub stream: StreamId,
+    /// Where it stands.
+    pub phase: Phase,
+    /// Its connection; gone after the end of file.
+    pub conn: Option<Conn>,
+    /// Its process.
+    pub pidfd: Option<PidFd>,
+    /// Node of its slab.
+    pub server: ServerId,
+    /// Who may write where in its slab.
+    pub regions: Regions,
+    /// Grant of each (iteration, step) that is not free.
+    pub grants: HashMap<(u32, u32), u32>,
+    /// The iteration it is in, and what it asked for before the others were there: (iter, epoch, step).
+    pub iter: u32,
+    /// See [`Session::iter`].
+    pub pending_start: Option<(u32, u32, u32)>,
+    /// Workers that may have its slab mapped.
+    pub mapped_by: BTreeSet<u16>,
+    /// Counters for the status.
+    pub stats: SessionStats,
+    /// The slab, to be handed to workers; never mapped here.
+    pub slab: OwnedFd,
+    inbox: Arc<Segment>,
+    plan: Producer,
+    backlog: VecDeque<Words>,
+    feedback: Consumer,
+    ringer: Ringer,
+    bell: EventFd,
+}
+
+/// What the status shows of a session.
+#[derive(Debug, Clone, Copy, Default, serde::Serialize)]
+pub struct SessionStats {
+    /// Steps ended.
+    pub steps: u64,
+    /// Sum of waits, nanoseconds.
+    pub wait_ns: u64,
+    /// Longest wait, nanoseconds.
+    pub wait_max_ns: u64,
+    /// Bytes that the rank copied on the host.
+    pub copied: u64,
+    /// Samples that were skipped.
+    pub skipped: u64,
+}
+
+impl Session {
+    /// Sets up inbox and bell.
+    pub fn new(
+        id: u16,
+        stream: StreamId,
+        conn: Conn,
+        slab: OwnedFd,
+        join: &Join,
+        hints: &Arc<Segment>,
+    ) -> io::Result<Session> {
+        let feedback_at = usize::from(LANES) * ring_bytes(LANE_CAPACITY);
+        let inbox = Segment::create("helix-inbox", feedback_at + ring_bytes(FEEDBACK_CAPACITY));
+        let inbox = Arc::new(inbox.map_err(io::Error::other)?);
+        let plan = Producer::fresh(inbox.clone(), 0, LANE_CAPACITY).map_err(io::Error::other)?;
+        let feedback = Consumer::new(inbox.clone(), feedback_at, FEEDBACK_CAPACITY).map_err(io::Error::other)?;
+        let bell = eventfd()?;
+        let ringer = Ringer::new(hints.clone(), SESSION_BELLS + usize::from(id), bell.clone());
+        let pidfd = PidFd::of_peer(conn.fd(), conn.peer().pid as u32)?;
+        Ok(Session {
+            id,
+            rank: join.rank,
+            stream,
+            phase: Phase::Live,
+            conn: Some(conn),
+            pidfd: Some(pidfd),
+            server: ServerId(join.node.unwrap_or(0) as u16),
+            regions: Regions::new(join.slab_bytes),
+            grants: HashMap::new(),
+            iter: 0,
+            pending_start: None,
+            mapped_by: BTreeSet::new(),
+            stats: SessionStats::default(),
+            slab,
+            inbox,
+            plan,
+            backlog: VecDeque::new(),
+            feedback,
+            ringer: ringer.map_err(io::Error::other)?,
+            bell,
+        })
+    }
+
+    /// Takes the rank in.
+    pub fn welcome(
+        &mut self,
+        packet: &ToRank,
+        hints: &Segment,
+        daemon_bell: &EventFd,
+        lifeline: &OwnedFd,
+    ) -> Result<(), Gone> {
+        let fds = [segment_fd(&self.inbox)?, segment_fd(hints)?, self.bell.fd(), daemon_bell.fd(), lifeline.as_fd()];
+        self.conn.as_mut().ok_or(Gone::End)?.send(packet, &fds)
+    }
+
+    /// The rank's bell.
+    pub fn bell(&self) -> &EventFd {
+        &self.bell
+    }
+
+    /// The inbox.
+    pub fn inbox(&self) -> &Segment {
+        &self.inbox
+    }
+
+    /// Tells the rank; what does not fit into its lane waits here, in order.
+    pub fn tell(&mut self, words: Words) {
+        self.backlog.push_back(words);
+        self.flush();
+    }
+
+    /// Sends what waited. A rank that spoils its lane hears nothing more: its own loss.
+    pub fn flush(&mut self) {
+        let mut news = false;
+        while let Some(words) = self.backlog.front() {
+            if self.plan.push(words).is_err() {
+                break;
+            }
+            self.backlog.pop_front();
+            news = true;
+        }
+        if news {
+            self.ringer.ring(0);
+        }
+    }
+
+    /// The next message of the rank, unchecked.
+    pub fn pop_feedback(&mut self) -> Result<Option<Words>, ()> {
+        self.feedback.pop().map_err(|_| ())
+    }
+
+    /// Whether a feedback message speaks of what is granted.
+    pub fn grant_of(&self, feedback: &Feedback) -> Option<u32> {
+        let block = self.regions.block(feedback.grant)?;
+        // A block held over a restart has neither iteration nor step.
+        let held = block.regions.is_empty();
+        (held || (block.iter, block.step) == (feedback.iter, feedback.step)).then_some(feedback.grant)
+    }
+}
+
+/// Refuses a slab that could shrink under a worker, or that is smaller than it says.
+pub fn check_slab(slab: &OwnedFd, bytes: u64) -> Result<(), String> {
+    use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+    let seals = fcntl(slab, FcntlArg::F_GET_SEALS).map_err(|_| "the slab is not a memfd".to_string())?;
+    let wanted = (SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL).bits();
+    if seals & wanted != wanted {
+        return Err("the slab is not sealed against shrinking and growing".into());
+    }
+    let stat = nix::sys::stat::fstat(slab).map_err(|e| format!("fstat of slab {}: {e}", slab.as_raw_fd()))?;
+    if bytes == 0 || (stat.st_size as u64) < bytes {
+        return Err(format!("the slab has {} bytes, {bytes} were announced", stat.st_size));
+    }
+    Ok(())
+}

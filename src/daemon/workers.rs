@@ -1,0 +1,172 @@
+//! One worker process, seen from the daemon: starting it, its link, and the tickets it holds.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use super::conn::{Conn, Gone};
+use super::pidfd::PidFd;
+use crate::proto::message::{Body, Ticket, Words};
+use crate::proto::session::ToWorker;
+use crate::proto::{self};
+use crate::ring::bell::{EventFd, Ringer, eventfd};
+use crate::ring::segment::Segment;
+use crate::ring::spsc::{Consumer, Producer, ring_bytes};
+
+/// Messages in each ring of a link: two tickets are the most a worker holds, the rest is slack.
+const LINK_CAPACITY: u32 = 16;
+
+/// What every worker of a job shares.
+pub struct Shared<'a> {
+    /// The job's name.
+    pub job: &'a str,
+    /// The daemon's socket.
+    pub socket: &'a Path,
+    /// The hints segment.
+    pub hints: &'a Arc<Segment>,
+    /// Write end of the lifeline pipe: as long as it is open somewhere, a writer may live.
+    pub lifeline: &'a OwnedFd,
+}
+
+/// A worker process and what the daemon knows of it.
+pub struct Worker {
+    /// Slot in the job.
+    pub slot: u16,
+    /// Counts the processes of this slot.
+    pub generation: u32,
+    /// Its connection, once it has introduced itself.
+    pub conn: Option<Conn>,
+    /// Its process.
+    pub pidfd: PidFd,
+    /// Tickets handed over and not ended, oldest first.
+    pub held: VecDeque<u64>,
+    /// Sessions whose slab it may have mapped.
+    pub attached: BTreeSet<u16>,
+    /// The core it runs on, if it is pinned.
+    pub core: Option<u32>,
+    child: Child,
+    token: String,
+    segment: Arc<Segment>,
+    tickets: Producer,
+    done: Consumer,
+    ringer: Ringer,
+    bell: EventFd,
+}
+
+impl Worker {
+    /// Starts the process. It will connect to the socket and introduce itself with the token.
+    pub fn start(shared: &Shared<'_>, slot: u16, generation: u32, core: Option<u32>) -> io::Result<Worker> {
+        let segment = Segment::create("helix-link", 2 * ring_bytes(LINK_CAPACITY)).map_err(io::Error::other)?;
+        let segment = Arc::new(segment);
+        let tickets = Producer::fresh(segment.clone(), 0, LINK_CAPACITY).map_err(io::Error::other)?;
+        let done =
+            Consumer::new(segment.clone(), ring_bytes(LINK_CAPACITY), LINK_CAPACITY).map_err(io::Error::other)?;
+        let bell = eventfd()?;
+        let ringer = Ringer::new(shared.hints.clone(), bell_of(slot), bell.clone()).map_err(io::Error::other)?;
+        let token = token()?;
+        let child = Command::new("/proc/self/exe")
+            .arg("worker")
+            .args([shared.socket.as_os_str(), shared.job.as_ref(), slot.to_string().as_ref()])
+            .env("HELIX_SHM_TOKEN", &token)
+            // The lifeline reaches the worker as its standard input: inherited across exec without further ado.
+            .stdin(Stdio::from(shared.lifeline.try_clone()?))
+            .stdout(Stdio::null())
+            .spawn()?;
+        let pidfd = PidFd::open(child.id())?;
+        Ok(Worker {
+            slot,
+            generation,
+            conn: None,
+            pidfd,
+            held: VecDeque::new(),
+            attached: BTreeSet::new(),
+            core,
+            child,
+            token,
+            segment,
+            tickets,
+            done,
+            ringer,
+            bell,
+        })
+    }
+
+    /// Process id, for messages.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether a connection may be this worker.
+    pub fn is(&self, pid: i32, token: &str) -> bool {
+        self.conn.is_none() && pid as u32 == self.child.id() && self.token == token
+    }
+
+    /// Takes the worker in.
+    pub fn welcome(&mut self, mut conn: Conn, hints: &Segment, daemon_bell: &EventFd) -> Result<(), Gone> {
+        let packet = ToWorker::Welcome {
+            version: proto::VERSION,
+            link_capacity: LINK_CAPACITY,
+            bell: bell_of(self.slot) as u16,
+            cores: self.core.into_iter().collect(),
+        };
+        let fds = [segment_fd(&self.segment)?, segment_fd(hints)?, self.bell.fd(), daemon_bell.fd()];
+        conn.send(&packet, &fds)?;
+        self.conn = Some(conn);
+        Ok(())
+    }
+
+    /// Whether tickets can be given to it.
+    pub fn is_up(&self) -> bool {
+        self.conn.is_some()
+    }
+
+    /// Hands a ticket over. `false` if its ring is full or spoilt, which an honest worker never lets happen.
+    pub fn push(&mut self, ticket: &Ticket) -> bool {
+        if self.tickets.push(&ticket.words()).is_err() {
+            return false;
+        }
+        self.held.push_back(ticket.ticket);
+        self.ringer.ring(0);
+        true
+    }
+
+    /// The next message of the worker. `Err` when its ring is spoilt.
+    pub fn pop(&mut self) -> Result<Option<Words>, ()> {
+        self.done.pop().map_err(|_| ())
+    }
+
+    /// Reaps the dead process.
+    pub fn reap(&mut self) -> io::Result<std::process::ExitStatus> {
+        self.child.wait()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.pidfd.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Entry of a worker in the hints segment; entry 0 is the daemon's.
+pub const fn bell_of(slot: u16) -> usize {
+    1 + slot as usize
+}
+
+/// A secret that only the daemon and the worker it starts know: 128 random bits.
+fn token() -> io::Result<String> {
+    let mut bytes = [0u8; 16];
+    let file = std::fs::File::open("/dev/urandom")?;
+    io::Read::read_exact(&mut &file, &mut bytes)?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// A segment's descriptor, to be sent.
+pub fn segment_fd(segment: &Segment) -> io::Result<BorrowedFd<'_>> {
+    segment.fd().ok_or_else(|| io::Error::other("a segment made here has no descriptor"))
+}

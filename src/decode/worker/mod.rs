@@ -1,0 +1,295 @@
+//! The worker process: tickets in, pixels into the slab, word of it out.
+//!
+//! [`run`] introduces itself at the daemon's socket and then turns in one loop: take packets, take tickets, start
+//! the reads of the next one, decode the oldest. Order of telling: pixels, then `Done` to the daemon, then `Ready`
+//! to the rank, so that what a rank has heard the daemon can always find out; see `docs/protocol.md`.
+//!
+//! The worker ends when the daemon's socket does, and the kernel ends it when the daemon's process does.
+
+mod link;
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::time::{ClockId, clock_gettime};
+
+use super::{Decoder, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, VideoDecoder, plan};
+use crate::proto::message::{Body, Done, Head, Ready, Ticket, kind};
+use crate::proto::session::{FromWorker, ToWorker};
+use crate::ring::bell::Sleeper;
+use link::{Attached, Daemon};
+
+/// How often a sleeping worker looks again, whatever its bell says.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Why a worker ended other than on the daemon's wish.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The daemon cannot be reached, or does not want this process.
+    #[error("no daemon for this worker at {path}: {why}. Workers are started by helix-shmd")]
+    Daemon {
+        /// The socket.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// A message that does not fit.
+    #[error("the daemon broke the protocol: {0}")]
+    Protocol(String),
+    /// The system refused something that is always there.
+    #[error("the system refused: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// A ticket in hand, with its reads if they are under way.
+struct Job {
+    ticket: Ticket,
+    taken: Instant,
+    started: Result<(Arc<Attached>, ReadId), (&'static str, String)>,
+}
+
+/// What a finished ticket is reported with.
+struct Report {
+    outcome: Outcome,
+    read_us: u32,
+    cpu_us: u32,
+    bytes_read: u32,
+}
+
+/// Runs a worker until the daemon ends it.
+pub fn run(socket: &Path, job: &str, slot: u16) -> Result<(), WorkerError> {
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(std::io::Error::from)?;
+    let (daemon, sleeper, cores) = Daemon::introduce(socket, job, slot)?;
+    if let Some(&core) = cores.first()
+        && !core_affinity::set_for_current(core_affinity::CoreId { id: core as usize })
+    {
+        let text = format!("workers could not be pinned to their cores (core {core} refused); they run unpinned");
+        daemon.say(&FromWorker::Notice { text })?;
+    }
+    let (reader, decoder) = (Reader::new(Mode::Auto), VideoDecoder::new());
+    Worker { daemon, sleeper, reader, decoder, jobs: VecDeque::new(), noticed: false }.work()
+}
+
+struct Worker {
+    daemon: Daemon,
+    sleeper: Sleeper,
+    reader: Reader,
+    decoder: VideoDecoder,
+    jobs: VecDeque<Job>,
+    /// Whether the daemon knows that io_uring is refused.
+    noticed: bool,
+}
+
+impl Worker {
+    fn work(&mut self) -> Result<(), WorkerError> {
+        loop {
+            if let Some(text) = self.reader.notice().filter(|_| !self.noticed) {
+                self.daemon.say(&FromWorker::Notice { text })?;
+                self.noticed = true;
+            }
+            if !self.take_packets()? {
+                return Ok(());
+            }
+            self.take_tickets()?;
+            match self.jobs.pop_front() {
+                Some(job) => self.finish(job)?,
+                None => self.sleep()?,
+            }
+        }
+    }
+
+    /// Sleeps until the bell or the socket has news.
+    fn sleep(&mut self) -> Result<(), WorkerError> {
+        if self.sleeper.park() && self.daemon.is_idle() {
+            let mut fds = [
+                PollFd::new(self.sleeper.fd(), PollFlags::POLLIN),
+                PollFd::new(self.daemon.socket(), PollFlags::POLLIN),
+            ];
+            let timeout = PollTimeout::from(LOOK_AGAIN.as_millis() as u16);
+            match poll(&mut fds, timeout) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(e) => return Err(WorkerError::Io(e.into())),
+            }
+        }
+        self.sleeper.unpark();
+        self.sleeper.take(|_| ());
+        Ok(())
+    }
+
+    /// Handles the packets that wait. `false` when the daemon has closed the socket.
+    fn take_packets(&mut self) -> Result<bool, WorkerError> {
+        loop {
+            match self.daemon.packet()? {
+                link::Packet::None => return Ok(true),
+                link::Packet::End => return Ok(false),
+                link::Packet::Some(ToWorker::Detach { session }) => self.detach(session)?,
+                link::Packet::Some(ToWorker::Welcome { .. }) => {
+                    return Err(WorkerError::Protocol("a second welcome".into()));
+                }
+                link::Packet::Some(ToWorker::Attach { .. }) => {}
+            }
+        }
+    }
+
+    /// Ends the tickets of a session that is over, and lets go of its slab.
+    fn detach(&mut self, session: u16) -> Result<(), WorkerError> {
+        // Tickets that are still in the ring belong to it too: they were pushed before the packet was sent.
+        self.take_tickets()?;
+        let (over, rest) = self.jobs.drain(..).partition(|job| job.ticket.head.session == session);
+        self.jobs = rest;
+        let over: VecDeque<Job> = over;
+        for job in over {
+            if let Ok((_, read)) = job.started {
+                self.reader.cancel(read);
+            }
+            self.fail(&job.ticket, job.taken, "worker", "its session is over")?;
+        }
+        self.daemon.detach(session);
+        self.daemon.say(&FromWorker::Detached { session })?;
+        Ok(())
+    }
+
+    /// Takes tickets over and starts their reads, which then go on while the one before is decoded.
+    fn take_tickets(&mut self) -> Result<(), WorkerError> {
+        while let Some(words) = self.daemon.next_ticket()? {
+            let ticket = Ticket::parse(&words).map_err(|e| WorkerError::Protocol(e.to_string()))?;
+            let taken = Instant::now();
+            let started = self.start(&ticket);
+            self.jobs.push_back(Job { ticket, taken, started });
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, ticket: &Ticket) -> Result<(Arc<Attached>, ReadId), (&'static str, String)> {
+        let session = ticket.head.session;
+        let attached = match self.daemon.attached(session) {
+            Some(attached) => attached,
+            // The packet that attaches it was sent before the ticket, so it is there by now.
+            None => {
+                self.daemon.attach_pending().map_err(|e| ("worker", e.to_string()))?;
+                self.daemon
+                    .attached(session)
+                    .ok_or_else(|| ("worker", format!("session {session} is not attached")))?
+            }
+        };
+        if ticket.sample >= attached.manifest.len() {
+            return Err(("worker", format!("sample {} of a manifest of {}", ticket.sample, attached.manifest.len())));
+        }
+        let descriptor = attached.manifest.descriptor(ticket.sample);
+        let key = SampleKey::new(attached.options.seed, ticket.epoch, ticket.sample);
+        let ranges = plan::ranges(&descriptor, &attached.options.transform, &key);
+        let read = self.reader.submit(&Source::from(&descriptor), &ranges);
+        let read = read.map_err(|e| (e.stage.name(), e.reason))?;
+        Ok((attached, read))
+    }
+
+    /// Decodes the oldest ticket into its place and tells of it.
+    fn finish(&mut self, job: Job) -> Result<(), WorkerError> {
+        let Job { ticket, taken, started } = job;
+        let made = match started {
+            Ok((attached, read)) => {
+                let made = self.make(&ticket, &attached, read, taken);
+                made.map(|report| (report, attached))
+            }
+            Err((stage, reason)) => Err((stage, reason)),
+        };
+        match made {
+            Ok((report, attached)) => self.tell(&ticket, taken, &report, &attached),
+            Err((stage, reason)) => self.fail(&ticket, taken, stage, &reason),
+        }
+    }
+
+    fn make(
+        &mut self,
+        ticket: &Ticket,
+        attached: &Attached,
+        read: ReadId,
+        taken: Instant,
+    ) -> Result<Report, (&'static str, String)> {
+        let input = self.reader.finish(read).map_err(|e| (e.stage.name(), e.reason))?;
+        let read_us = micros(taken.elapsed());
+        let descriptor = attached.manifest.descriptor(ticket.sample);
+        let key = SampleKey::new(attached.options.seed, ticket.epoch, ticket.sample);
+        let request = Request { descriptor, transform: &attached.options.transform, key };
+        let before = cpu_time();
+        let decoder = &mut self.decoder;
+        let made = attached.with_region(ticket.offset, ticket.len, |out| {
+            // A panic is a bug of ours, but one sample's: the worker goes on with a decoder made anew.
+            catch_unwind(AssertUnwindSafe(|| decoder.decode(&input, &request, out)))
+        });
+        let outcome = match made.map_err(|e| ("worker", e))? {
+            Ok(outcome) => outcome.map_err(|e| (e.stage.name(), e.reason))?,
+            Err(panic) => {
+                self.decoder = VideoDecoder::new();
+                return Err(("worker", format!("panic while decoding: {}", panic_text(&*panic))));
+            }
+        };
+        let cpu_us = micros(cpu_time().saturating_sub(before));
+        let bytes_read = u32::try_from(input.bytes_read()).unwrap_or(u32::MAX);
+        self.reader.recycle(input);
+        Ok(Report { outcome, read_us, cpu_us, bytes_read })
+    }
+
+    fn tell(
+        &mut self,
+        ticket: &Ticket,
+        taken: Instant,
+        report: &Report,
+        attached: &Attached,
+    ) -> Result<(), WorkerError> {
+        let Outcome { written, shape, frames_decoded } = report.outcome;
+        let Ticket { sample, offset, grant, step, .. } = *ticket;
+        let room = attached.has_room();
+        let done = Done {
+            head: Head { kind: kind::DONE, ..ticket.head },
+            ticket: ticket.ticket,
+            written,
+            shape,
+            read_us: report.read_us,
+            cpu_us: report.cpu_us,
+            wall_us: micros(taken.elapsed()),
+            frames_decoded,
+            bytes_read: report.bytes_read,
+            flags: if room { 0 } else { crate::proto::message::DONE_UNTOLD },
+        };
+        self.daemon.tell(&done)?;
+        if room {
+            let head = Head { kind: kind::READY, ..ticket.head };
+            attached.tell(&Ready { head, sample, offset, written, shape, grant, step, reserved: 0 });
+        }
+        Ok(())
+    }
+
+    /// Reports a ticket that cannot be made: the reason on the socket, then the end on the ring.
+    fn fail(&mut self, ticket: &Ticket, taken: Instant, stage: &str, reason: &str) -> Result<(), WorkerError> {
+        let mut reason = reason.to_string();
+        reason.truncate(reason.floor_char_boundary(2000));
+        self.daemon.say(&FromWorker::BadSample { ticket: ticket.ticket, stage: stage.into(), reason })?;
+        let done = Done {
+            head: Head { kind: kind::FAILED, ..ticket.head },
+            ticket: ticket.ticket,
+            wall_us: micros(taken.elapsed()),
+            ..bytemuck::Zeroable::zeroed()
+        };
+        self.daemon.tell(&done)
+    }
+}
+
+fn micros(d: Duration) -> u32 {
+    u32::try_from(d.as_micros()).unwrap_or(u32::MAX)
+}
+
+/// CPU time of this thread.
+fn cpu_time() -> Duration {
+    // Cannot fail for the calling thread; a zero would only blur a cost estimate.
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
