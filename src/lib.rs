@@ -46,3 +46,5 @@ pub mod manifest;
 pub mod proto;
 pub mod ring;
 pub mod sched;
+
+pub use client::{Batch, ConnectError, Loader, LoaderError, Options, State};
