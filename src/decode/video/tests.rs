@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::decode::testing::{self, Clip, EMPTY, Frames};
+use crate::decode::{Mode, Reader, Source};
 use crate::proto::transform::{Dtype, Layout, Resize, Sampling};
 
 /// Mean of frame `n` of the grey ramps: luma 16 + 7n of limited range.
@@ -347,6 +348,29 @@ fn one_decoder_serves_clips_of_all_kinds_in_turn() {
         match testing::decode(&clip.input(), &d, &t, key) {
             Ok(fresh) => assert!(got.is_ok() && out == fresh.bytes, "{}", clip.record.path),
             Err(e) => assert_eq!(got.unwrap_err().stage, e.stage),
+        }
+    }
+}
+
+#[test]
+fn whatever_was_read_ahead_the_frames_are_the_same() {
+    for name in ["base.mp4", "moov_at_end.mp4", "negative_dts.mkv", "fragmented.mp4", "long_gop_3000.mp4"] {
+        let clip = Clip::open(name);
+        let d = clip.descriptor();
+        let t = Transform { frames: 3, sampling: Sampling::RandomWindow { stride: 7 }, ..Transform::default() };
+        for sample in 0..6 {
+            let key = SampleKey::new(4, 0, sample);
+            let wanted = testing::decode(&clip.input(), &d, &t, key).unwrap();
+            let mut draws = key.draws(Purpose::Crop);
+            let mut cuts: Vec<u64> = (0..4).map(|_| draws.below(d.len + 1)).collect();
+            cuts.sort_unstable();
+            let mut reader = Reader::new(Mode::Auto);
+            let id = reader.submit(&Source::from(&d), &[cuts[0]..cuts[1], cuts[2]..cuts[3]]).unwrap();
+            let input = reader.finish(id).unwrap();
+            let got = testing::decode(&input, &d, &t, key).unwrap();
+            assert!(got.bytes == wanted.bytes, "{name}, sample {sample}");
+            assert_eq!(got.outcome, wanted.outcome);
+            assert!(input.bytes_read() <= 2 * d.len, "{name}: {} bytes read of {}", input.bytes_read(), d.len);
         }
     }
 }
