@@ -4,7 +4,8 @@
 //! read-ahead asked for, which is said once ([`Reader::notice`]). Either way the same bytes come.
 //!
 //! **Memory.** A read holds at most [`MAX_PREFETCH`] bytes. A worker keeps two under way (the sample that it decodes
-//! and the next); buffers given back with [`Reader::recycle`] are used again, and at most `POOL` bytes wait for that.
+//! and the next); buffers given back with [`Reader::recycle`] are used again, and at most twice
+//! [`MAX_PREFETCH`] bytes wait for that.
 
 mod pool;
 mod uring;
@@ -267,4 +268,5 @@ impl Job {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one range is meant")]
 mod tests;

@@ -205,7 +205,7 @@ fn long_groups_and_many_frames() {
 fn a_cut_file_is_an_error_that_says_where() {
     // Cut after it was indexed: what the index said of the whole file.
     let clip = Clip::with("truncated_half.mp4", Clip::open("corrupt_middle.mp4").record);
-    let error = clip.all_of(30, false).err().expect("half of it is missing");
+    let error = clip.all_of(30, false).expect_err("half of it is missing");
     assert!(error.reason.contains("30 frames"), "{error}");
     clip.one(0).expect("the first frame is there");
 }
@@ -214,7 +214,7 @@ fn a_cut_file_is_an_error_that_says_where() {
 fn damage_is_an_error_and_stays_in_its_group() {
     let clip = Clip::open("corrupt_middle.mp4");
     assert_eq!(clip.record.frames, 30);
-    let error = clip.all().err().expect("three packets are damaged");
+    let error = clip.all().expect_err("three packets are damaged");
     assert_eq!(error.stage, Stage::Decode);
     assert!(error.reason.starts_with("frame "), "{error}");
     for index in 20..30 {
