@@ -71,6 +71,14 @@ pub enum ProbeError {
     Limit(String),
 }
 
+/// What decides how a file is understood: our rules by number, and FFmpeg's version. Rows made by another version are
+/// not reused.
+pub fn version() -> String {
+    // SAFETY: it returns a constant.
+    let v = unsafe { ffmpeg_next::ffi::avformat_version() };
+    format!("1/{}.{}.{}", v >> 16, v >> 8 & 0xff, v & 0xff)
+}
+
 /// Finds out what a file holds.
 pub fn probe(path: &Path) -> Result<Record, ProbeError> {
     log::install();
