@@ -97,7 +97,7 @@ impl<'o> Target<'o> {
         let (width, height) = transform.resized(facts);
         let (width, height) = (usize::from(width), usize::from(height));
         let rotation = descriptor.rotation % 360;
-        let coded = if rotation % 180 == 0 { (width, height) } else { (height, width) };
+        let coded = if rotation.is_multiple_of(180) { (width, height) } else { (height, width) };
         let crop = crop(transform, (width, height), key);
         let flip = key.draws(Purpose::Flip).chance(transform.flip);
         let mut frames: Vec<u32> = Vec::with_capacity(wanted.len());
