@@ -88,7 +88,7 @@ impl Rig {
             self.release(past[which / 2 % past.len()]);
         } else if !ready.is_empty() {
             let batch = ready[which / 2 % ready.len()];
-            if which % 5 == 0 {
+            if which.is_multiple_of(5) {
                 self.release(batch); // let go before the step's end
             }
             self.end_step(batch, 1 + (which % 9_000_000) as u64);
