@@ -22,7 +22,7 @@ use super::{
     sync::{self, BITMAP, Ordering, fence, point},
 };
 
-pub use super::sync::EventFd;
+pub use super::{eventfd::Guard, sync::EventFd};
 
 /// No sleep is longer: by then a sleeper looks at every ring, whatever its hints say.
 pub const RELOOK: Duration = Duration::from_millis(100);
@@ -85,6 +85,12 @@ impl Ringer {
     /// Of the process that has entry `entry` and sleeps on `fd`.
     pub fn new(hints: Arc<Segment>, entry: usize, fd: EventFd) -> Result<Ringer, NoEntry> {
         Ok(Ringer { bell: Bell::new(hints, entry, fd)? })
+    }
+
+    /// Whether the process, or another that has its eventfd, made a guarded thread of ours wait (see [`Guard`]).
+    /// That takes intent: end its job.
+    pub fn stalled(&self) -> bool {
+        self.bell.fd.stalled()
     }
 
     /// Says that `lane` has news, and wakes the sleeper if it sleeps. Call it after the push.

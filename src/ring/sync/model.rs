@@ -166,6 +166,11 @@ impl EventFd {
         self.state.1.notify_one();
     }
 
+    /// No peer of a model is hostile.
+    pub fn stalled(&self) -> bool {
+        false
+    }
+
     /// Makes it unreadable, whatever its count was.
     pub fn drain(&self) {
         *self.state.0.lock().unwrap() = 0;
