@@ -1,6 +1,8 @@
 //! `helix`: the tool. One module a subcommand; the work is in the library.
 
+mod demo;
 mod index;
+mod results;
 
 use std::process::ExitCode;
 
@@ -16,8 +18,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Feed ranks from real video under several policies, side by side
+    Demo(Box<demo::DemoArgs>),
+    /// One rank of `helix demo`
+    #[command(hide = true)]
+    DemoRank,
     /// Look into media files and write a manifest of them
     Index(index::Args),
+    /// Print the rows that benchmarks and demo left, those that do not hold first
+    Results(results::Args),
 }
 
 fn main() -> ExitCode {
@@ -26,6 +35,9 @@ fn main() -> ExitCode {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
     match cli.command {
+        Command::Demo(args) => demo::main(&args),
+        Command::DemoRank => demo::rank::main(),
         Command::Index(args) => index::run(&args),
+        Command::Results(args) => results::run(&args),
     }
 }

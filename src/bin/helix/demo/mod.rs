@@ -8,11 +8,10 @@
 mod args;
 mod calibrate;
 mod crew;
-pub(crate) mod interrupt;
+mod interrupt;
 mod material;
 mod metrics;
 mod plan;
-#[cfg(any())]
 pub(crate) mod rank;
 mod report;
 mod screen;
@@ -28,6 +27,7 @@ pub(crate) use args::DemoArgs;
 use calibrate::Cost;
 use crew::{Crew, CrewError};
 use helix_shm::corpus::CorpusError;
+use helix_shm::manifest::build::BuildError;
 use helix_shm::manifest::{ManifestError, WriteError};
 use helix_shm::results;
 use metrics::{Outcome, Step};
@@ -59,6 +59,8 @@ enum DemoError {
     Program(std::io::Error),
     #[error(transparent)]
     Corpus(#[from] CorpusError),
+    #[error(transparent)]
+    Index(#[from] BuildError),
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     #[error(transparent)]
