@@ -38,12 +38,15 @@
 
 pub mod client;
 #[cfg(feature = "decode")]
+pub mod corpus;
+#[cfg(feature = "decode")]
 pub mod daemon;
 #[cfg(feature = "decode")]
 pub mod decode;
 pub mod device;
 pub mod manifest;
 pub mod proto;
+pub mod results;
 pub mod ring;
 pub mod sched;
 

@@ -167,17 +167,20 @@ fn whoever_follows_a_producer_that_died_within_a_publish_repeats_and_loses_nothi
     }
 }
 
+/// A region's bytes, every access to which loom checks.
+struct Pixels(UnsafeCell<u64>);
+
+// SAFETY: loom fails the model if two accesses of which one writes are not ordered.
+unsafe impl Send for Pixels {}
+// SAFETY: as above.
+unsafe impl Sync for Pixels {}
+
 /// What the holders of a batch share. The last of them lets the region go.
 struct Batch {
-    pixels: Arc<UnsafeCell<u64>>,
+    pixels: Arc<Pixels>,
     /// Behind a lock of std, which loom does not see: it must not lend the model an ordering.
     feedback: std::sync::Mutex<Producer>,
 }
-
-// SAFETY: the cell is checked by loom.
-unsafe impl Send for Batch {}
-// SAFETY: as above.
-unsafe impl Sync for Batch {}
 
 impl Batch {
     fn release(&self) {
@@ -202,12 +205,12 @@ fn first_releases() -> bool {
 fn a_region_has_a_new_writer_only_after_its_last_reader() {
     model(|| {
         let (_segment, producer, mut consumer) = ring(2);
-        let pixels = Arc::new(UnsafeCell::new(7));
+        let pixels = Arc::new(Pixels(UnsafeCell::new(7)));
         let lease = loom::sync::Arc::new(Batch { pixels: pixels.clone(), feedback: producer.into() });
         let holders = [lease.clone(), lease].map(|lease| {
             thread::spawn(move || {
                 // SAFETY: loom fails the model if anybody writes meanwhile.
-                assert_eq!(lease.pixels.with(|p| unsafe { *p }), 7);
+                assert_eq!(lease.pixels.0.with(|p| unsafe { *p }), 7);
                 if first_releases() {
                     lease.release();
                 }
@@ -215,7 +218,7 @@ fn a_region_has_a_new_writer_only_after_its_last_reader() {
         });
         assert_eq!(pop(&mut consumer), message(1));
         // SAFETY: loom fails the model if anybody has access.
-        pixels.with_mut(|p| unsafe { *p = 8 });
+        pixels.0.with_mut(|p| unsafe { *p = 8 });
         holders.into_iter().for_each(|h| h.join().unwrap());
         assert_eq!(consumer.pop(), Ok(None), "let go once");
     });

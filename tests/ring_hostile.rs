@@ -144,23 +144,21 @@ fn a_ring_is_scribbled_over_while_both_sides_use_it() {
             }
         }
     });
-    let (mut corrupt, mut words) = (0, 0);
-    for _ in 0..20_000 {
+    let (mut corrupt, mut rounds) = (0, 0);
+    // On a busy machine the scribbler may start late.
+    while rounds < 20_000 || corrupt == 0 {
+        rounds += 1;
         // Whatever resumes, resumes; whatever comes out, comes out.
         if let Ok(mut producer) = Producer::resume(segment.clone(), 0, CAPACITY) {
             (0..3).for_each(|n| corrupt += usize::from(producer.push(&Words::from([n; 7])).is_err()));
         }
         let mut consumer = Consumer::new(segment.clone(), 0, CAPACITY).unwrap();
         for _ in 0..3 {
-            match consumer.pop() {
-                Ok(found) => words += usize::from(found.is_some()),
-                Err(_) => corrupt += 1,
-            }
+            corrupt += usize::from(consumer.pop().is_err());
         }
     }
     stop.store(true, Ordering::Relaxed);
     scribbler.join().unwrap();
-    assert!(corrupt > 0, "nothing was found to be corrupt; {words} messages");
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod loader;
 mod options;
 mod session;
 mod shared;
+mod status;
 mod store;
 mod table;
 
@@ -25,4 +26,5 @@ pub use embed::DialError;
 pub use error::{ConnectError, LoaderError};
 pub use loader::{Loader, Stats};
 pub use options::{Options, State};
+pub use status::status;
 pub use table::Violation;

@@ -1,1 +1,116 @@
-//! The worker process: reading, decoding, transforms.
+//! The worker's work: from a descriptor to numbers in the batch's place.
+//!
+//! A sample passes through the files in this order: [`sampling`] says which frames, [`plan`] which bytes, [`read`]
+//! fetches them while the sample before is decoded, [`video`] decodes and resizes only the frames asked for, and
+//! [`pixels`] writes them once. [`key`] is the only source of randomness. Unsafe code lives in `ffi`, `avio` and
+//! `read::uring` alone. The room knows the manifest's descriptor and the transform; it must not know ranks, slabs,
+//! tickets or time.
+
+mod avio;
+mod damage;
+mod ffi;
+mod input;
+pub mod key;
+mod log;
+pub mod pixels;
+pub mod plan;
+pub mod read;
+pub mod sampling;
+mod scale;
+#[cfg(test)]
+mod testing;
+pub mod video;
+pub mod worker;
+
+use std::fmt;
+
+pub use input::{Input, MAX_PREFETCH};
+pub use key::SampleKey;
+pub use read::{Mode, ReadId, Reader, Source};
+pub use video::VideoDecoder;
+
+use crate::manifest::descriptor::Descriptor;
+use crate::proto::transform::Transform;
+
+/// What is to be made of a sample.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// What is known of it.
+    pub descriptor: Descriptor<'a>,
+    /// What becomes of it.
+    pub transform: &'a Transform,
+    /// Its randomness.
+    pub key: SampleKey,
+}
+
+/// What was made of a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// Bytes written at the start of the output.
+    pub written: u64,
+    /// Shape, in the order of the transform's layout.
+    pub shape: [u16; 4],
+    /// Frames that the codec gave out, wanted or not.
+    pub frames_decoded: u32,
+}
+
+/// Where a sample failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// The file is not there, may not be read, or has changed since it was indexed.
+    Open,
+    /// Its bytes could not be read.
+    Read,
+    /// Its container could not be taken apart.
+    Demux,
+    /// Its frames could not be decoded, or are damaged.
+    Decode,
+    /// Its pixels could not be converted or do not fit.
+    Transform,
+}
+
+impl Stage {
+    /// The name that packets and reports carry.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Open => "open",
+            Stage::Read => "read",
+            Stage::Demux => "demux",
+            Stage::Decode => "decode",
+            Stage::Transform => "transform",
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a sample could not be made. It says nothing of its path, which the reporter knows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{stage}: {reason}")]
+pub struct SampleError {
+    /// Where.
+    pub stage: Stage,
+    /// Why, in a line.
+    pub reason: String,
+}
+
+impl SampleError {
+    /// An error of a stage.
+    pub fn new(stage: Stage, reason: impl Into<String>) -> SampleError {
+        SampleError { stage, reason: reason.into() }
+    }
+}
+
+/// The room's door: turns the bytes of a sample into numbers.
+///
+/// An implementation keeps what is dear to make between calls, and nothing of a sample.
+pub trait Decoder {
+    /// Writes the sample to the start of `out`, each byte once and none behind [`Outcome::written`].
+    ///
+    /// On an error the contents of `out` have no meaning. The result depends on `input`'s bytes and `request` alone.
+    fn decode(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError>;
+}

@@ -1,5 +1,6 @@
 //! A file that appears whole or not at all.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -50,19 +51,26 @@ impl AtomicFile {
         }
     }
 
+    /// Another name in the same folder for when it is whole.
+    pub fn rename(&mut self, name: &OsStr) {
+        self.path = self.folder.join(name);
+    }
+
     /// Puts the file in its place, over a former one.
     pub fn commit(mut self) -> Result<(), WriteError> {
         let done = self.file.sync_all().and_then(|()| self.take_place());
-        done.map_err(|e| self.explain(e))
+        Ok(done.map_err(|e| self.explain(0, e))?)
     }
 
-    /// Says what of a failed write the user has to know.
-    pub fn explain(&self, source: io::Error) -> WriteError {
-        let free = nix::sys::statvfs::statvfs(&self.folder).map_or_else(
-            |_| "unknown bytes".into(),
-            |s| format!("{} bytes", s.blocks_available() * s.fragment_size()),
+    /// What of a failed write the user has to know.
+    fn explain(&self, wanted: usize, e: io::Error) -> io::Error {
+        let free = nix::sys::statvfs::statvfs(&self.folder).map(|s| s.blocks_available() * s.fragment_size());
+        let free = free.map_or_else(|_| "an unknown number".into(), |n| n.to_string());
+        let (path, written) = (self.path.display(), self.written);
+        let text = format!(
+            "cannot write {path}: {e} ({written} bytes are written, {wanted} more were wanted, {free} are free there)"
         );
-        WriteError::Write { path: self.path.clone(), written: self.written, free, source }
+        io::Error::new(e.kind(), text)
     }
 
     fn take_place(&mut self) -> io::Result<()> {
@@ -87,7 +95,10 @@ impl AtomicFile {
 
 impl Write for AtomicFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let n = self.file.write(bytes)?;
+        let n = self.file.write(bytes).map_err(|e| match e.kind() {
+            io::ErrorKind::Interrupted => e,
+            _ => self.explain(bytes.len(), e),
+        })?;
         self.written += n as u64;
         Ok(n)
     }
@@ -110,4 +121,37 @@ impl Drop for AtomicFile {
 fn hidden_name(path: &Path, folder: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     folder.join(format!(".{name}.{}.tmp", std::process::id()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_appears_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        std::fs::write(&path, b"old").unwrap();
+        let names = || std::fs::read_dir(folder.path()).unwrap().count();
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write_all(b"half").unwrap();
+        drop(file);
+        assert_eq!((std::fs::read(&path).unwrap().as_slice(), names()), (b"old".as_slice(), 1));
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write_all(b"new").unwrap();
+        file.commit().unwrap();
+        assert_eq!((std::fs::read(&path).unwrap().as_slice(), names()), (b"new".as_slice(), 1));
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.rename(OsStr::new("y"));
+        file.commit().unwrap();
+        assert_eq!((std::fs::read(&path).unwrap().as_slice(), names()), (b"new".as_slice(), 2));
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = |path: &Path| AtomicFile::create(path).err().unwrap().to_string();
+        assert!(error(&folder.path().join("none/x")).contains("no such folder"));
+        assert!(error(folder.path()).contains("it is a folder"));
+    }
 }

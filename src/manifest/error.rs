@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use arrow_schema::ArrowError;
+
 /// Why a manifest cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
@@ -58,17 +60,8 @@ pub enum WriteError {
         source: io::Error,
     },
     /// Writing failed, as on a full disk. Nothing is left behind and a former file is untouched.
-    #[error("cannot write {}: {source} (after {written} bytes; {free} are free there)", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Bytes that went before.
-        written: u64,
-        /// Bytes free in the file system, as text.
-        free: String,
-        /// What the system said.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] io::Error),
     /// A row that no reader would take.
     #[error("row {row} ({path}) cannot be written: {found}")]
     Row {
@@ -81,5 +74,14 @@ pub enum WriteError {
     },
     /// The Arrow library refused.
     #[error("cannot encode the manifest: {0}")]
-    Arrow(#[from] arrow_schema::ArrowError),
+    Arrow(arrow_schema::ArrowError),
+}
+
+impl From<ArrowError> for WriteError {
+    fn from(e: ArrowError) -> Self {
+        match e {
+            ArrowError::IoError(_, source) => WriteError::Io(source),
+            other => WriteError::Arrow(other),
+        }
+    }
 }

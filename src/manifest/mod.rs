@@ -1,13 +1,15 @@
 //! Descriptors and the manifest that holds them.
 //!
 //! A [`Manifest`] is a memory-mapped Arrow IPC file with a row a file: a [`Descriptor`](descriptor::Descriptor), or
-//! the reason why there is none. It is made by [`Writer`] (and, with the feature `decode`, by [`build`], which walks
+//! the reason why there is none. It is made by [`Writer`] (and, with the feature `decode`, by `build`, which walks
 //! folders and probes each file) and read by every process without private memory of its own.
 //!
 //! This room knows `proto::transform` for [`Facts`](crate::proto::transform::Facts) and nothing else of ours. It
 //! must not know who schedules or decodes.
 
 mod atomic;
+#[cfg(feature = "decode")]
+pub mod build;
 mod check;
 mod column;
 pub mod descriptor;
@@ -15,10 +17,14 @@ mod error;
 mod file;
 mod fingerprint;
 mod layout;
+#[cfg(feature = "decode")]
+pub mod probe;
 mod record;
 mod schema;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(feature = "decode")]
+mod walk;
 mod writer;
 
 pub use atomic::AtomicFile;

@@ -1,6 +1,6 @@
 //! Writing a manifest, a record batch at a time: memory is bound by the batch and not by the rows.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use arrow_array::RecordBatch;
 use arrow_array::builder::{
@@ -116,17 +116,6 @@ impl<W: Write> Writer<W> {
         let batch = self.columns.take(self.file.schema().clone())?;
         self.file.write(&batch)?;
         Ok(())
-    }
-}
-
-impl WriteError {
-    /// The system's error within, if it is one.
-    pub fn io(&self) -> Option<&io::Error> {
-        match self {
-            WriteError::Create { source, .. } | WriteError::Write { source, .. } => Some(source),
-            WriteError::Arrow(ArrowError::IoError(_, source)) => Some(source),
-            _ => None,
-        }
     }
 }
 

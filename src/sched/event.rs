@@ -20,7 +20,7 @@ pub struct StreamId(pub u16);
 pub struct WorkerId(pub u16);
 
 /// The workers of one NUMA node (or, later, of another machine).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ServerId(pub u16);
 
 /// A ticket, numbered by the scheduler; each attempt has a number of its own.

@@ -36,19 +36,22 @@ pub(super) struct Attached {
 
 impl Attached {
     /// Lends the region to `write`, and to nobody else for that time.
-    pub(super) fn with_region<R>(&self, offset: u64, len: u64, write: impl FnOnce(&mut [u8]) -> R) -> Result<R, String> {
-        let (offset, len) = (usize::try_from(offset), usize::try_from(len));
-        let (Ok(offset), Ok(len)) = (offset, len) else { return Err("a region beyond the address space".into()) };
-        self.slab.range(offset, len).map_err(|e| e.to_string())?;
+    pub(super) fn with_region<R>(
+        &self,
+        offset: u64,
+        len: u64,
+        write: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, String> {
+        let range = self.slab.range(offset, len).map_err(|e| e.to_string())?;
         // SAFETY: the range is inside the mapping, which is sealed against shrinking. The daemon's ticket makes this
         // worker the region's only writer until it says Done, and no rank reads a region before that.
-        let out = unsafe { self.slab.slice_mut(offset, len) };
+        let out = unsafe { self.slab.slice_mut(range.start, range.len()) };
         Ok(write(out))
     }
 
     /// Whether the rank's lane takes a message now.
     pub(super) fn has_room(&self) -> bool {
-        self.lane.borrow_mut().free_slots() > 0
+        self.lane.borrow_mut().free_slots().is_ok_and(|n| n > 0)
     }
 
     /// Tells the rank. The lane had room a moment ago and has no other producer.
@@ -87,7 +90,11 @@ pub(super) struct Daemon {
 
 impl Daemon {
     /// Connects, introduces this process and takes what the daemon gives: rings, bells, cores.
-    pub(super) fn introduce(socket_path: &Path, job: &str, slot: u16) -> Result<(Daemon, Sleeper, Vec<u32>), WorkerError> {
+    pub(super) fn introduce(
+        socket_path: &Path,
+        job: &str,
+        slot: u16,
+    ) -> Result<(Daemon, Sleeper, Vec<u32>), WorkerError> {
         let failed = |why: String| WorkerError::Daemon { path: socket_path.display().to_string(), why };
         let token = std::env::var("HELIX_SHM_TOKEN").map_err(|_| failed("HELIX_SHM_TOKEN is not set".into()))?;
         let sock = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None);
@@ -108,8 +115,8 @@ impl Daemon {
         let [link, hints, own_bell, daemon_bell] = four(fds)?;
         let link = Arc::new(Segment::open(link, 2 * ring_bytes(link_capacity)).map_err(io::Error::other)?);
         let hints = Arc::new(Segment::open(hints, hints_bytes(HINTS)).map_err(io::Error::other)?);
-        let sleeper = Sleeper::new(hints.clone(), usize::from(bell), Arc::new(own_bell)).map_err(io::Error::other)?;
-        let ringer = Ringer::new(hints.clone(), 0, Arc::new(daemon_bell)).map_err(io::Error::other)?;
+        let sleeper = Sleeper::new(hints.clone(), usize::from(bell), own_bell.into()).map_err(io::Error::other)?;
+        let ringer = Ringer::new(hints.clone(), 0, daemon_bell.into()).map_err(io::Error::other)?;
         let tickets = Consumer::new(link.clone(), 0, link_capacity).map_err(io::Error::other)?;
         let done = Producer::fresh(link, ring_bytes(link_capacity), link_capacity).map_err(io::Error::other)?;
         nonblocking(&sock)?;
@@ -193,7 +200,7 @@ impl Daemon {
             lane: RefCell::new(
                 Producer::resume(inbox, lane_number * lane_bytes, *lane_capacity).map_err(io::Error::other)?,
             ),
-            ringer: Ringer::new(self.hints.clone(), usize::from(*bell), Arc::new(rank_bell))
+            ringer: Ringer::new(self.hints.clone(), usize::from(*bell), rank_bell.into())
                 .map_err(io::Error::other)?,
             lane_number,
         };
@@ -223,7 +230,7 @@ impl Daemon {
             match e {
                 // The daemon is stopped or busy; it will take them.
                 PushError::Full => std::thread::sleep(LOOK_AGAIN / 100),
-                PushError::Corrupt => return Err(WorkerError::Protocol("the done ring is spoilt".into())),
+                PushError::Corrupt(e) => return Err(WorkerError::Protocol(e.to_string())),
             }
         }
         self.ringer.ring(usize::from(self.slot));

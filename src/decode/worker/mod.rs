@@ -9,7 +9,6 @@
 mod link;
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 
-use super::{Decoder, Input, Mode, Outcome, ReadId, Reader, Request, SampleKey, VideoDecoder, plan, sampling};
+use super::{Decoder, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, VideoDecoder, plan};
 use crate::proto::message::{Body, Done, Head, Ready, Ticket, kind};
 use crate::proto::session::{FromWorker, ToWorker};
 use crate::ring::bell::Sleeper;
@@ -71,11 +70,8 @@ pub fn run(socket: &Path, job: &str, slot: u16) -> Result<(), WorkerError> {
         let text = format!("workers could not be pinned to their cores (core {core} refused); they run unpinned");
         daemon.say(&FromWorker::Notice { text })?;
     }
-    let reader = Reader::new(Mode::Auto)?;
-    if let Some(text) = reader.notice() {
-        daemon.say(&FromWorker::Notice { text })?;
-    }
-    Worker { daemon, sleeper, reader, decoder: VideoDecoder::new(), jobs: VecDeque::new() }.work()
+    let (reader, decoder) = (Reader::new(Mode::Auto), VideoDecoder::new());
+    Worker { daemon, sleeper, reader, decoder, jobs: VecDeque::new(), noticed: false }.work()
 }
 
 struct Worker {
@@ -84,11 +80,17 @@ struct Worker {
     reader: Reader,
     decoder: VideoDecoder,
     jobs: VecDeque<Job>,
+    /// Whether the daemon knows that io_uring is refused.
+    noticed: bool,
 }
 
 impl Worker {
     fn work(&mut self) -> Result<(), WorkerError> {
         loop {
+            if let Some(text) = self.reader.notice().filter(|_| !self.noticed) {
+                self.daemon.say(&FromWorker::Notice { text })?;
+                self.noticed = true;
+            }
             if !self.take_packets()? {
                 return Ok(());
             }
@@ -169,7 +171,9 @@ impl Worker {
             // The packet that attaches it was sent before the ticket, so it is there by now.
             None => {
                 self.daemon.attach_pending().map_err(|e| ("worker", e.to_string()))?;
-                self.daemon.attached(session).ok_or_else(|| ("worker", format!("session {session} is not attached")))?
+                self.daemon
+                    .attached(session)
+                    .ok_or_else(|| ("worker", format!("session {session} is not attached")))?
             }
         };
         if ticket.sample >= attached.manifest.len() {
@@ -177,10 +181,9 @@ impl Worker {
         }
         let descriptor = attached.manifest.descriptor(ticket.sample);
         let key = SampleKey::new(attached.options.seed, ticket.epoch, ticket.sample);
-        let transform = &attached.options.transform;
-        let wanted = sampling::indices(transform.sampling, descriptor.frames, transform.frames, &key);
-        let source = plan::source(&descriptor, &wanted);
-        let read = self.reader.submit(&source).map_err(|e| (e.stage.name(), e.reason))?;
+        let ranges = plan::ranges(&descriptor, &attached.options.transform, &key);
+        let read = self.reader.submit(&Source::from(&descriptor), &ranges);
+        let read = read.map_err(|e| (e.stage.name(), e.reason))?;
         Ok((attached, read))
     }
 
@@ -207,7 +210,7 @@ impl Worker {
         read: ReadId,
         taken: Instant,
     ) -> Result<Report, (&'static str, String)> {
-        let input: Input = self.reader.finish(read).map_err(|e| (e.stage.name(), e.reason))?;
+        let input = self.reader.finish(read).map_err(|e| (e.stage.name(), e.reason))?;
         let read_us = micros(taken.elapsed());
         let descriptor = attached.manifest.descriptor(ticket.sample);
         let key = SampleKey::new(attached.options.seed, ticket.epoch, ticket.sample);

@@ -1,0 +1,31 @@
+# Two commands matter: `make demo` shows what this is for, `make test` whether it is right. Both set up what they need.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# More options, e.g. `make demo ARGS="--ranks 4 --videos ~/clips"`.
+ARGS :=
+
+.PHONY: help setup build demo test bench loom results
+
+help: ## what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+setup: ## install what a bare Debian 12 lacks
+	@sh ci/setup.sh
+
+build: setup ## the release binaries
+	@cargo build --locked --release --bins
+
+demo: build ## eight ranks fed from real video under three policies, side by side
+	@$(TARGET)/release/helix demo $(ARGS)
+
+test: setup ## every check, as CI runs them
+	@sh ci/all.sh
+
+bench: setup ## the benchmarks
+	@cargo bench --locked $(ARGS)
+
+loom: setup ## the ring and the doorbell under every interleaving
+	@sh ci/loom.sh
+
+results: build ## the rows that benchmarks and demo left, those that do not hold first
+	@$(TARGET)/release/helix results $(ARGS)

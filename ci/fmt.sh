@@ -1,0 +1,4 @@
+#!/bin/sh
+# The code is formatted.
+set -eu
+cargo fmt --all -- --check

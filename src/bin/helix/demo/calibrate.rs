@@ -1,0 +1,83 @@
+//! What each clip costs to decode on these cores, all of them busy: measured once, before any policy runs.
+//!
+//! It sets the clock of the emulated accelerators and the decode bound, it warms the page cache for all policies
+//! alike, and its pixels are the reference that no daemon, ring or worker had a hand in.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use helix_shm::decode::{Decoder, Input, Request, SampleKey, VideoDecoder};
+use helix_shm::manifest::Record;
+use nix::time::{ClockId, clock_gettime};
+
+use super::interrupt;
+use super::plan::transform;
+use super::screen::Screen;
+
+/// One clip's cost.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Cost {
+    /// CPU time of reading, decoding and transforming it.
+    pub(crate) cpu: Duration,
+    /// 128-bit xxh3 of its numbers as row of its own number in epoch 0; zero if it cannot be decoded.
+    pub(crate) pixels: [u64; 2],
+}
+
+/// Measures every clip, `cores` at a time; `None` if the user asked to stop.
+pub(crate) fn calibrate(clips: &[Record], seed: u64, cores: usize, screen: &Screen) -> Option<Vec<Cost>> {
+    let costs = Mutex::new(vec![Cost::default(); clips.len()]);
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    screen.begin("measure", clips.len() as u64);
+    std::thread::scope(|scope| {
+        for _ in 0..cores.min(clips.len()) {
+            scope.spawn(|| {
+                let mut decoder = VideoDecoder::new();
+                loop {
+                    let row = next.fetch_add(1, Ordering::Relaxed);
+                    if row >= clips.len() || interrupt::asked() {
+                        return;
+                    }
+                    let cost = measure(&mut decoder, &clips[row], row as u64, seed);
+                    costs.lock().unwrap_or_else(PoisonError::into_inner)[row] = cost;
+                    screen.at(done.fetch_add(1, Ordering::Relaxed) as u64 + 1, || "decoding each clip once".into());
+                }
+            });
+        }
+    });
+    screen.end();
+    (!interrupt::asked()).then(|| costs.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn measure(decoder: &mut VideoDecoder, clip: &Record, row: u64, seed: u64) -> Cost {
+    let transform = transform();
+    let descriptor = clip.descriptor(row);
+    let mut out = vec![0; transform.max_bytes(&descriptor.facts()) as usize];
+    let before = cpu_time();
+    let pixels = read(clip).ok().and_then(|bytes| {
+        let input = Input::from_bytes(bytes);
+        let request = Request { descriptor, transform: &transform, key: SampleKey::new(seed, 0, row) };
+        // What cannot be decoded is the workers' to report; here it costs what it costs.
+        let made = decoder.decode(&input, &request, &mut out).ok()?;
+        Some(hash(&out[..made.written as usize]))
+    });
+    Cost { cpu: cpu_time().saturating_sub(before), pixels: pixels.unwrap_or_default() }
+}
+
+fn read(clip: &Record) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; clip.len as usize];
+    File::open(&clip.path)?.read_exact_at(&mut bytes, clip.offset)?;
+    Ok(bytes)
+}
+
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+/// The hash of a sample's numbers, as ranks report it.
+pub(crate) fn hash(bytes: &[u8]) -> [u64; 2] {
+    let hash = xxhash_rust::xxh3::xxh3_128(bytes);
+    [hash as u64, (hash >> 64) as u64]
+}

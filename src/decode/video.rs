@@ -1,0 +1,412 @@
+//! Video: the wanted frames of a clip, and only those, decoded, resized and written.
+//!
+//! Two ways lead to a frame. **By the index**, when the manifest says that this is exact: for each group seek to its
+//! key frame, feed packets up to the last wanted one, leave out frames that nothing refers to (H.264, HEVC), and let
+//! the decoder give out what it holds. **From the start**, for everything else, and again when the index led astray
+//! (a frame did not come, or refers to one that is missing).
+//!
+//! Strict about damage: a wanted frame that is missing, that the decoder marks, or that is built on one that is
+//! damaged, is an error that names it. Damage elsewhere in the clip does not matter.
+
+use std::ops::Range;
+
+use super::damage::Damage;
+use super::ffi::{Codec, Demuxer, Frame, Packet};
+use super::key::Purpose;
+use super::pixels::{Rect, Writer};
+use super::plan::{self, Group};
+use super::scale::Scaler;
+use super::{Decoder, Input, Outcome, Request, SampleError, SampleKey, Stage, log, sampling};
+use crate::manifest::descriptor::Descriptor;
+use crate::proto::transform::{Crop, Facts, Transform};
+
+/// Errors of a decoder in a row, without a frame between them, after which it is given up when its end is asked for.
+const PATIENCE: u32 = 64;
+
+/// How often a demuxer may ask to be called again before it is taken for a loop.
+const AGAIN: u32 = 100_000;
+
+/// How often a seek that led too far is tried again from earlier key frames, each twice as far back.
+const SEEKS: u32 = 4;
+
+/// Decodes video with FFmpeg. Keeps its buffers and conversions from sample to sample.
+pub struct VideoDecoder {
+    packet: Packet,
+    frame: Frame,
+    scaler: Scaler,
+}
+
+impl Default for VideoDecoder {
+    fn default() -> Self {
+        VideoDecoder::new()
+    }
+}
+
+impl VideoDecoder {
+    /// A decoder. FFmpeg's log lines go to `tracing` from now on.
+    pub fn new() -> VideoDecoder {
+        log::install();
+        VideoDecoder { packet: Packet::new(), frame: Frame::new(), scaler: Scaler::default() }
+    }
+}
+
+impl Decoder for VideoDecoder {
+    fn decode(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
+        log::enter(Stage::Open);
+        let Request { descriptor, transform, key } = request;
+        transform.check().map_err(|e| SampleError::new(Stage::Transform, e.to_string()))?;
+        let facts = descriptor.facts();
+        let (shape, bytes) = (transform.shape(&facts), transform.max_bytes(&facts));
+        let room = out.len();
+        let out = usize::try_from(bytes).ok().and_then(|n| out.get_mut(..n)).ok_or_else(|| {
+            SampleError::new(Stage::Transform, format!("the output takes {bytes} bytes and its place has {room}"))
+        })?;
+        let wanted = sampling::indices(transform.sampling, descriptor.frames, transform.frames, key);
+        if wanted.is_empty() {
+            return Err(SampleError::new(Stage::Demux, "the clip has no frames"));
+        }
+        let target = Target::new(transform, &facts, descriptor, key, &wanted, out);
+        let frames_decoded = Pass::run(self, input, descriptor, target)?;
+        Ok(Outcome { written: bytes, shape, frames_decoded })
+    }
+}
+
+/// Where the wanted frames go.
+struct Target<'o> {
+    /// Each wanted frame once, ascending.
+    frames: Vec<u32>,
+    /// The places of each in the output; more than one when a short clip repeats its last frame.
+    places: Vec<Range<usize>>,
+    /// The packet that each was made of, and its time; `None` until it came.
+    found: Vec<Option<(u64, Option<i64>)>>,
+    writer: Writer,
+    /// Size before rotation.
+    coded: (usize, usize),
+    out: &'o mut [u8],
+}
+
+impl<'o> Target<'o> {
+    fn new(
+        transform: &Transform,
+        facts: &Facts,
+        descriptor: &Descriptor<'_>,
+        key: &SampleKey,
+        wanted: &[u32],
+        out: &'o mut [u8],
+    ) -> Target<'o> {
+        let (width, height) = transform.resized(facts);
+        let (width, height) = (usize::from(width), usize::from(height));
+        let rotation = descriptor.rotation % 360;
+        let coded = if rotation % 180 == 0 { (width, height) } else { (height, width) };
+        let crop = crop(transform, (width, height), key);
+        let flip = key.draws(Purpose::Flip).chance(transform.flip);
+        let mut frames: Vec<u32> = Vec::with_capacity(wanted.len());
+        let mut places: Vec<Range<usize>> = Vec::with_capacity(wanted.len());
+        for (i, &frame) in wanted.iter().enumerate() {
+            match places.last_mut() {
+                Some(range) if frames.last() == Some(&frame) => range.end = i + 1,
+                _ => {
+                    frames.push(frame);
+                    places.push(i..i + 1);
+                }
+            }
+        }
+        let found = vec![None; frames.len()];
+        Target { frames, places, found, writer: Writer::new(transform, rotation, crop, flip), coded, out }
+    }
+
+    /// Writes a wanted frame to its place, and again where it is repeated.
+    fn write(&mut self, which: usize, frame: &Frame, scaler: &mut Scaler) -> Result<(), SampleError> {
+        log::enter(Stage::Transform);
+        let planes = scaler.convert(frame, self.coded.0, self.coded.1);
+        let planes = planes.map_err(|reason| SampleError::new(Stage::Transform, reason))?;
+        let bytes = self.writer.frame_bytes();
+        let places = self.places[which].clone();
+        let first = places.start * bytes;
+        self.writer.write(&planes, &mut self.out[first..first + bytes]);
+        for place in places.skip(1) {
+            self.out.copy_within(first..first + bytes, place * bytes);
+        }
+        log::enter(Stage::Decode);
+        Ok(())
+    }
+}
+
+/// The part of the upright, resized frame that is kept.
+fn crop(transform: &Transform, (width, height): (usize, usize), key: &SampleKey) -> Rect {
+    match transform.crop {
+        Crop::None => Rect { x: 0, y: 0, width, height },
+        Crop::Center { width: w, height: h } => {
+            let (w, h) = (usize::from(w), usize::from(h));
+            Rect { x: (width - w) / 2, y: (height - h) / 2, width: w, height: h }
+        }
+        Crop::Random { width: w, height: h } => {
+            let (w, h) = (usize::from(w), usize::from(h));
+            let mut draws = key.draws(Purpose::Crop);
+            let x = draws.below((width - w) as u64 + 1) as usize;
+            let y = draws.below((height - h) as u64 + 1) as usize;
+            Rect { x, y, width: w, height: h }
+        }
+    }
+}
+
+/// How a frame that came out is told from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Match {
+    /// By its time, which the manifest lists.
+    Time,
+    /// By how many came before it.
+    Order,
+}
+
+/// One sample on its way.
+struct Pass<'t, 'i, 'd, 'o> {
+    tools: &'t mut VideoDecoder,
+    input: &'i Input,
+    descriptor: &'d Descriptor<'d>,
+    demuxer: Demuxer<'i>,
+    codec: Codec,
+    damage: Damage,
+    target: Target<'o>,
+    /// Frames that came out since the start of the clip; means something when none was left out.
+    shown: u32,
+    decoded: u32,
+    /// Why the container ended early.
+    broken: Option<SampleError>,
+}
+
+impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
+    /// Writes all of the target; returns how many frames were decoded for it.
+    fn run(
+        tools: &'t mut VideoDecoder,
+        input: &'i Input,
+        descriptor: &'d Descriptor<'d>,
+        target: Target<'o>,
+    ) -> Result<u32, SampleError> {
+        let groups = plan::groups(descriptor, &target.frames);
+        let (demuxer, codec) = open(input, descriptor)?;
+        let damage = Damage::default();
+        let mut pass =
+            Pass { tools, input, descriptor, demuxer, codec, damage, target, shown: 0, decoded: 0, broken: None };
+        if let Some(groups) = &groups {
+            if pass.by_index(groups)? {
+                return Ok(pass.decoded);
+            }
+            tracing::debug!(row = descriptor.row, "the index did not lead to all frames; decoding from the start");
+            pass.restart()?;
+        }
+        let all = 0..pass.target.frames.len();
+        pass.feed(&all, false, if groups.is_some() { Match::Time } else { Match::Order }, false)?;
+        pass.verdict()?;
+        Ok(pass.decoded)
+    }
+
+    fn restart(&mut self) -> Result<(), SampleError> {
+        (self.demuxer, self.codec) = open(self.input, self.descriptor)?;
+        self.damage = Damage::default();
+        self.target.found.fill(None);
+        self.shown = 0;
+        self.broken = None;
+        Ok(())
+    }
+
+    /// Decodes group after group; `false` when a frame did not come or cannot be trusted.
+    fn by_index(&mut self, groups: &[Group]) -> Result<bool, SampleError> {
+        // What a decoder may leave out is exact for these two alone.
+        let skip = matches!(self.descriptor.codec, "h264" | "hevc");
+        for (i, group) in groups.iter().enumerate() {
+            if i > 0 {
+                self.codec.flush();
+            }
+            if !self.find_key(group.key, i == 0)? {
+                return Ok(false);
+            }
+            self.feed(&group.wanted, true, Match::Time, skip)?;
+        }
+        Ok(self.verdict().is_ok())
+    }
+
+    /// Brings the key frame's packet into `tools.packet`.
+    fn find_key(&mut self, key: usize, at_start: bool) -> Result<bool, SampleError> {
+        let time = |key: usize| self.descriptor.pts[self.descriptor.key_frames[key] as usize];
+        let wanted = time(key);
+        let mut back = 0;
+        for _ in 0..SEEKS {
+            let from = key.saturating_sub(back);
+            let start = time(from);
+            if !(at_start && from == 0 && back == 0) && self.demuxer.seek(self.descriptor.stream, start).is_err() {
+                return Ok(false);
+            }
+            while self.next_packet()? {
+                let packet = &self.tools.packet;
+                match packet.pts() {
+                    Some(t) if t == wanted && packet.is_key() => return Ok(true),
+                    Some(t) if t > wanted && packet.is_key() => break,
+                    _ => {}
+                }
+            }
+            if from == 0 {
+                break;
+            }
+            // A container that seeks by decoding time can land on a later key frame.
+            back = (back * 2).max(1);
+        }
+        Ok(false)
+    }
+
+    /// The next packet of the stream; `false` at the end, also at an early one, which is remembered.
+    fn next_packet(&mut self) -> Result<bool, SampleError> {
+        log::enter(Stage::Demux);
+        let mut again = 0;
+        let more = loop {
+            match self.demuxer.read(&mut self.tools.packet) {
+                Ok(()) if self.tools.packet.stream() == self.descriptor.stream => break true,
+                Ok(()) => {}
+                // MPEG-TS says so when it has looked at some bytes and found no packet yet.
+                Err(e) if e.is_again() && again < AGAIN => again += 1,
+                Err(e) => {
+                    if let Some(e) = self.demuxer.storage_error() {
+                        return Err(SampleError::new(Stage::Read, e.to_string()));
+                    }
+                    if !e.is_end() {
+                        self.broken = Some(SampleError::new(Stage::Demux, explain(e)));
+                    }
+                    break false;
+                }
+            }
+        };
+        log::enter(Stage::Decode);
+        Ok(more)
+    }
+
+    /// Feeds the decoder until the wanted frames are out; `have` says that a packet is there already.
+    fn feed(&mut self, wanted: &Range<usize>, have: bool, by: Match, skip: bool) -> Result<(), SampleError> {
+        let mut unsent = wanted.len();
+        let mut have = have;
+        while have || self.next_packet()? {
+            have = false;
+            let packet = &self.tools.packet;
+            let (pts, key, damaged) = (packet.pts(), packet.is_key(), packet.is_damaged());
+            let is_wanted = by == Match::Time && self.at_time(wanted, pts).is_some();
+            self.codec.skip_unreferenced(skip && !is_wanted);
+            self.damage.sent(pts, key);
+            // MPEG-TS only suspects that something is lost, as where streams were joined; there the decoder judges.
+            if damaged && self.descriptor.container != "mpegts" {
+                self.damage.packet("bytes of it are missing");
+            }
+            if let Err(e) = self.codec.send(&self.tools.packet) {
+                self.damage.packet(explain(e));
+            }
+            self.collect(wanted, by)?;
+            // Once their packets are in, the end of the stream is pretended, and no frame is decoded for nothing.
+            unsent -= usize::from(is_wanted).min(unsent);
+            if unsent == 0 || self.target.found[wanted.clone()].iter().all(Option::is_some) {
+                break;
+            }
+        }
+        self.codec.send_end();
+        self.collect(wanted, by)
+    }
+
+    /// Takes the frames that the decoder can give now.
+    fn collect(&mut self, wanted: &Range<usize>, by: Match) -> Result<(), SampleError> {
+        let mut errors = 0;
+        while errors < PATIENCE {
+            match self.codec.receive(&mut self.tools.frame) {
+                Ok(None) => break,
+                Ok(Some(())) => {
+                    errors = 0;
+                    self.decoded += 1;
+                    self.take_frame(wanted, by)?;
+                }
+                Err(e) => {
+                    errors += 1;
+                    self.damage.packet(explain(e));
+                }
+            }
+        }
+        self.tools.frame.clear();
+        Ok(())
+    }
+
+    fn take_frame(&mut self, wanted: &Range<usize>, by: Match) -> Result<(), SampleError> {
+        let frame = &self.tools.frame;
+        let pts = frame.pts();
+        if let Some(reason) = frame.complaint() {
+            self.damage.frame(pts, reason);
+        }
+        let which = match by {
+            Match::Time => self.at_time(wanted, pts),
+            Match::Order => self.target.frames.binary_search(&self.shown).ok(),
+        };
+        self.shown += 1;
+        if let Some(which) = which.filter(|&which| self.target.found[which].is_none()) {
+            self.target.write(which, frame, &mut self.tools.scaler)?;
+            self.target.found[which] = Some((self.damage.packet_of(pts), pts));
+        }
+        Ok(())
+    }
+
+    /// Which wanted frame is shown at a time.
+    fn at_time(&self, wanted: &Range<usize>, pts: Option<i64>) -> Option<usize> {
+        let frames = &self.target.frames[wanted.clone()];
+        let found = frames.binary_search_by_key(&pts?, |&frame| self.descriptor.pts[frame as usize]).ok()?;
+        Some(wanted.start + found)
+    }
+
+    /// Whether every wanted frame came and can be trusted.
+    fn verdict(&self) -> Result<(), SampleError> {
+        for (frame, found) in self.target.frames.iter().zip(&self.target.found) {
+            let Some((packet, pts)) = *found else { return Err(self.missing(*frame)) };
+            if let Some(reason) = self.damage.verdict(packet, pts) {
+                return Err(SampleError::new(
+                    Stage::Decode,
+                    format!("frame {frame} is damaged, or made of damaged frames: {reason}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn missing(&self, frame: u32) -> SampleError {
+        let expected = self.descriptor.frames;
+        let text = if self.shown > frame {
+            format!("frame {frame} of {expected} did not come")
+        } else {
+            format!("expected {expected} frames, the stream ended after {}", self.shown)
+        };
+        let (stage, cause) = match (&self.broken, self.damage.last()) {
+            (Some(e), _) => (e.stage, Some(e.reason.as_str())),
+            (None, last) => (Stage::Decode, last),
+        };
+        SampleError::new(stage, cause.map_or_else(|| text.clone(), |cause| format!("{text}: {cause}")))
+    }
+}
+
+/// An error of FFmpeg with what it last complained of, which is mostly the cause.
+fn explain(error: impl std::fmt::Display) -> String {
+    match log::last_error() {
+        Some(line) => format!("{error} ({line})"),
+        None => error.to_string(),
+    }
+}
+
+/// The container at its start, and a decoder for the descriptor's stream.
+fn open<'i>(input: &'i Input, descriptor: &Descriptor<'_>) -> Result<(Demuxer<'i>, Codec), SampleError> {
+    log::enter(Stage::Demux);
+    let fail = |reason: String| SampleError::new(Stage::Demux, reason);
+    let mut demuxer = Demuxer::open(input, descriptor.container).map_err(|e| fail(explain(e)))?;
+    // These two say all that a decoder needs in their headers, and the time of each packet. Others have to be looked
+    // into first, with FFmpeg's usual care.
+    let tells_all = ["mov", "matroska"].contains(&descriptor.container.split(',').next().unwrap_or_default());
+    if !tells_all {
+        demuxer.find_stream_info().map_err(|e| fail(explain(e)))?;
+    }
+    demuxer.keep_only(descriptor.stream);
+    log::enter(Stage::Decode);
+    let codec = demuxer.decoder(descriptor.stream).map_err(|e| SampleError::new(Stage::Decode, explain(e)))?;
+    Ok((demuxer, codec))
+}
+
+#[cfg(test)]
+mod tests;

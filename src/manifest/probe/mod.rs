@@ -1,0 +1,304 @@
+//! What a media file holds, found out without decoding it where the container tells.
+//!
+//! One pass over the packets of the first real video stream gives exact times and key frames. Where packets do not
+//! tell what a decoder shows (MPEG-TS, missing or equal times, a cut head, leading frames, codecs that hide frames)
+//! the stream is decoded once, so that [`Record::frames`] is always what a sequential decode shows. Bytes, time and
+//! frames are bounded. A file that is cut short, or that nothing can be decoded of, is an error with its reason.
+//!
+//! Unsafe code is in `source`, `demuxer`, `decoder` and `log`; the rules are in `index`, `hidden`, `ebml` and
+//! here.
+
+mod decoder;
+mod demuxer;
+mod ebml;
+mod hidden;
+mod index;
+mod log;
+mod source;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use decoder::{Decoder, Shown};
+use demuxer::{Demuxer, Stream};
+use index::{Index, Seen};
+use source::{Limits, Source};
+
+use super::record::Record;
+
+/// Most frames of a sample: 37 hours at 30 frames a second, or 32 MB of times.
+const MAX_FRAMES: usize = 4_000_000;
+
+/// Containers whose packets are frames with times of their own, and which FFmpeg seeks exactly.
+const EXACT_CONTAINERS: [&str; 2] = ["mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"];
+
+/// Codecs that show a frame for each packet, but for what `hidden` and `index` know.
+const EXACT_CODECS: [&str; 13] = [
+    "h264", "hevc", "vp8", "vp9", "av1", "mjpeg", "png", "ffv1", "prores", "dnxhd", "rawvideo", "huffyuv", "ffvhuff",
+];
+
+/// Why a file cannot be a sample.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// It cannot be read.
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// Its name cannot be written down.
+    #[error("the path is not UTF-8; rename it")]
+    Name,
+    /// It is a folder, a socket or the like.
+    #[error("is not a regular file")]
+    NotAFile,
+    /// It has no bytes.
+    #[error("is empty (0 bytes)")]
+    Empty,
+    /// FFmpeg does not take it for media.
+    #[error("is not media that FFmpeg can open: {0}")]
+    NotMedia(String),
+    /// It has other streams only.
+    #[error("has no video: {0}")]
+    NoVideo(String),
+    /// Nothing can be decoded of it.
+    #[error("cannot be decoded: {0}")]
+    Undecodable(String),
+    /// It ends before the container says that it does.
+    #[error("is cut short: {0}; copy or download it again")]
+    CutShort(String),
+    /// It is beyond a limit.
+    #[error("is beyond a limit: {0}")]
+    Limit(String),
+}
+
+/// What decides how a file is understood: our rules by number, and FFmpeg's version. Rows made by another version are
+/// not reused.
+pub fn version() -> String {
+    // SAFETY: it returns a constant.
+    let v = unsafe { ffmpeg_next::ffi::avformat_version() };
+    format!("1/{}.{}.{}", v >> 16, v >> 8 & 0xff, v & 0xff)
+}
+
+/// Finds out what a file holds.
+pub fn probe(path: &Path) -> Result<Record, ProbeError> {
+    log::install();
+    log::take_complaint();
+    let absolute = std::path::absolute(path)?;
+    let name = absolute.to_str().ok_or(ProbeError::Name)?;
+    let file = File::open(path)?;
+    let about = file.metadata()?;
+    if !about.is_file() {
+        return Err(ProbeError::NotAFile);
+    }
+    if about.len() == 0 {
+        return Err(ProbeError::Empty);
+    }
+    let mut record = probe_file(&file, about.len(), name)?;
+    record.path = name.to_owned();
+    record.len = about.len();
+    record.mtime_ns = about.mtime().saturating_mul(1_000_000_000).saturating_add(about.mtime_nsec());
+    Ok(record)
+}
+
+fn probe_file(file: &File, len: u64, name: &str) -> Result<Record, ProbeError> {
+    let mut demuxer = open(file, len)?;
+    let streams = demuxer.streams();
+    let (number, stream) = choose(&streams)?;
+    let (width, height) = size(stream)?;
+    let pix_fmt = stream.pix_fmt.clone().ok_or_else(|| undecodable("no picture in the first packets", stream))?;
+    if stream.mirrored {
+        tracing::warn!("{name}: its display matrix mirrors, which is not done: pictures are only rotated");
+    }
+    demuxer.select(number);
+    let packets = read_packets(&mut demuxer, number, &stream.codec)?;
+    let container = demuxer.container();
+    drop(demuxer);
+    whole_matroska(file, len)?;
+
+    let exact = EXACT_CONTAINERS.contains(&container.as_str()) && EXACT_CODECS.contains(&stream.codec.as_str());
+    let (mut index, doubt) = Index::from_packets(&packets);
+    if !exact || doubt.is_some() {
+        tracing::debug!("decoding to count: container {container}, codec {}, doubt {doubt:?}", stream.codec);
+        let shown = decode_all(file, len, number, stream)?;
+        index = Index::from_shown(&shown, &packets);
+    }
+    if index.frames == 0 {
+        return Err(undecodable(&format!("no frame comes out of {} packets", packets.len()), stream));
+    }
+    let seekable = exact && index.is_seekable();
+    let fps = mean_rate(&index, stream);
+    if index.duration == 0 && fps.0 > 0 {
+        index.duration = one_frame(fps, stream.time_base);
+    }
+    Ok(Record {
+        container,
+        codec: stream.codec.clone(),
+        pix_fmt,
+        stream: number as u32,
+        coded_width: width,
+        coded_height: height,
+        rotation: stream.rotation,
+        sar: stream.sar,
+        fps,
+        time_base: stream.time_base,
+        duration: index.duration,
+        pts: index.pts,
+        frames: index.frames,
+        key_frames: index.key_frames,
+        key_offsets: index.key_offsets,
+        seekable,
+        ..Record::default()
+    })
+}
+
+fn open(file: &File, len: u64) -> Result<Demuxer, ProbeError> {
+    let source = Source::new(file.try_clone()?, len, Limits::for_file(len));
+    let source = source.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    let not_media = |source: &Source, code| match source.fault() {
+        Some(fault) => ProbeError::Limit(fault),
+        None => ProbeError::NotMedia(with_complaint(code)),
+    };
+    let mut demuxer = Demuxer::open(source).map_err(|(source, code)| not_media(&source, code))?;
+    demuxer.find_streams().map_err(|code| not_media(&demuxer.source, code))?;
+    Ok(demuxer)
+}
+
+/// The first video stream that is no cover picture: the same in every version of FFmpeg, unlike its own choice.
+fn choose(streams: &[Stream]) -> Result<(usize, &Stream), ProbeError> {
+    if let Some(found) = streams.iter().enumerate().find(|(_, s)| s.is_video && !s.is_cover) {
+        return Ok(found);
+    }
+    let name = |s: &Stream| match s.is_cover {
+        true => format!("a cover picture ({})", s.codec),
+        false => format!("{} ({})", s.kind, s.codec),
+    };
+    let have: Vec<String> = streams.iter().map(name).collect();
+    Err(ProbeError::NoVideo(if have.is_empty() {
+        "no stream at all".into()
+    } else {
+        format!("only {}", have.join(", "))
+    }))
+}
+
+fn size(stream: &Stream) -> Result<(u16, u16), ProbeError> {
+    let (w, h) = (stream.width, stream.height);
+    if w <= 0 || h <= 0 {
+        return Err(undecodable("the size of its pictures is unknown", stream));
+    }
+    match (u16::try_from(w), u16::try_from(h)) {
+        (Ok(w), Ok(h)) => Ok((w, h)),
+        _ => Err(ProbeError::Limit(format!("pictures of {w}x{h}; the longest side is 65535"))),
+    }
+}
+
+fn read_packets(demuxer: &mut Demuxer, number: usize, codec: &str) -> Result<Vec<Seen>, ProbeError> {
+    let mut packets = Vec::new();
+    let mut damaged = None;
+    loop {
+        let count = packets.len();
+        let packet = match demuxer.next(number) {
+            Ok(Some(packet)) => packet,
+            Ok(None) => break,
+            Err(code) => {
+                return Err(match demuxer.source.fault() {
+                    Some(fault) => ProbeError::Limit(fault),
+                    None => ProbeError::CutShort(format!("packet {count}: {}", with_complaint(code))),
+                });
+            }
+        };
+        if packet.is_damaged() {
+            damaged.get_or_insert(count);
+        }
+        if count == MAX_FRAMES {
+            return Err(ProbeError::Limit(format!("more than {MAX_FRAMES} frames")));
+        }
+        packets.push(Seen {
+            pts: packet.pts(),
+            duration: packet.duration(),
+            pos: packet.pos(),
+            key: packet.is_key(),
+            hidden: packet.is_hidden() || hidden::shows_nothing(codec, packet.data()),
+        });
+    }
+    // In MPEG-TS a damaged packet is a fault of the channel and the rest goes on; elsewhere it is where bytes end.
+    match damaged {
+        Some(at) if EXACT_CONTAINERS.contains(&demuxer.container().as_str()) => {
+            Err(ProbeError::CutShort(format!("packet {at} of the video is not whole")))
+        }
+        _ => Ok(packets),
+    }
+}
+
+fn whole_matroska(file: &File, len: u64) -> Result<(), ProbeError> {
+    let mut head = [0; ebml::HEAD];
+    let have = file.read_at(&mut head, 0)?;
+    match ebml::declared_end(&head[..have]) {
+        Some(end) if end > len => Err(ProbeError::CutShort(format!("it has {len} bytes of {end}"))),
+        _ => Ok(()),
+    }
+}
+
+fn decode_all(file: &File, len: u64, number: usize, stream: &Stream) -> Result<Vec<Seen>, ProbeError> {
+    let mut demuxer = open(file, len)?;
+    demuxer.select(number);
+    let no_decoder = || undecodable(&format!("this FFmpeg has no decoder for {}", stream.codec), stream);
+    let mut decoder = Decoder::open(&demuxer, number).ok_or_else(no_decoder)?;
+    let mut shown = Vec::new();
+    loop {
+        let mut keep =
+            |s: Shown| shown.push(Seen { pts: s.pts, duration: s.duration, pos: s.pos, key: s.key, hidden: false });
+        let packet = demuxer.next(number);
+        let ended = matches!(packet, Ok(None) | Err(_));
+        let decoded = decoder.decode(packet.ok().flatten().as_ref(), &mut keep);
+        decoded.map_err(|code| undecodable(&code.to_string(), stream))?;
+        if shown.len() > MAX_FRAMES {
+            return Err(ProbeError::Limit(format!("more than {MAX_FRAMES} frames")));
+        }
+        if let (true, Some(fault)) = (ended, demuxer.source.fault()) {
+            return Err(ProbeError::Limit(fault));
+        }
+        if ended {
+            return Ok(shown);
+        }
+    }
+}
+
+fn undecodable(what: &str, stream: &Stream) -> ProbeError {
+    let complaint = log::take_complaint().map_or_else(String::new, |c| format!(": {c}"));
+    ProbeError::Undecodable(format!("{what} (codec {}){complaint}", stream.codec))
+}
+
+/// FFmpeg's error, and before it what FFmpeg complained of, which says more.
+fn with_complaint(code: demuxer::Code) -> String {
+    log::take_complaint().map_or_else(|| code.to_string(), |c| format!("{c} ({code})"))
+}
+
+/// The container's average rate where the frames bear it out (within 1 %), since it is free of a coarse time base's
+/// rounding; else frames over duration.
+fn mean_rate(index: &Index, stream: &Stream) -> (u32, u32) {
+    let num = u128::from(index.frames) * u128::from(stream.time_base.1);
+    let den = u128::from(index.duration.max(0) as u64) * u128::from(stream.time_base.0);
+    let (said_num, said_den) = (u128::from(stream.fps.0), u128::from(stream.fps.1));
+    if den == 0 || (num * said_den).abs_diff(said_num * den) * 100 <= num * said_den {
+        return stream.fps;
+    }
+    let divisor = gcd(num, den);
+    match (u32::try_from(num / divisor), u32::try_from(den / divisor)) {
+        (Ok(num), Ok(den)) => (num, den),
+        // Too fine for 32 bits: thousandths of a frame a second do.
+        _ => (u32::try_from(num.saturating_mul(1000) / den).unwrap_or(u32::MAX), 1000),
+    }
+}
+
+fn gcd(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// The length of a frame at a rate, in units of the time base; at least one.
+fn one_frame(fps: (u32, u32), time_base: (u32, u32)) -> i64 {
+    let (num, den) = (u64::from(fps.1) * u64::from(time_base.1), u64::from(fps.0) * u64::from(time_base.0));
+    i64::try_from(num / den.max(1)).unwrap_or(i64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests;

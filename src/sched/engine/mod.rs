@@ -1,0 +1,221 @@
+//! The state machine: what happened, and what follows from it.
+//!
+//! - [`rank`] and [`stream`]: who was granted what, and when each rank will want its next batch;
+//! - [`queue`]: what waits for a worker; [`workers`]: who holds what, and until when;
+//! - [`grant`]: asking for memory, step by step; [`dispatch`]: giving tickets to workers, as late as can be.
+//!
+//! Each event touches only what it is about: the cost of a ticket is a few operations on ordered maps.
+
+mod dispatch;
+mod grant;
+mod queue;
+mod rank;
+mod stream;
+mod workers;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use self::rank::{Site, State};
+use self::stream::Stream;
+use self::workers::Workers;
+use super::cost::Work;
+use super::event::{Decision, Event, Measured, Scheduler, ServerId, StreamId, TicketId, Time, WorkerId};
+use super::online::decode::DecodeModel;
+use crate::proto::options::Policy;
+
+/// Tunables of the engine. They change when work is done and by whom, never what is in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// A worker is given its next ticket at most this many nanoseconds before it is expected to be free. Long
+    /// enough to read ahead; what is longer only takes choices away.
+    pub horizon: u64,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions { horizon: 50_000_000 }
+    }
+}
+
+/// A ticket that a worker holds.
+#[derive(Debug)]
+struct Flight {
+    stream: StreamId,
+    rank: u32,
+    iter: u32,
+    step: u32,
+    slot: u16,
+    worker: WorkerId,
+    server: ServerId,
+    work: Work,
+    expected: u64,
+}
+
+/// The scheduler of a job.
+#[derive(Default)]
+pub struct Engine {
+    options: EngineOptions,
+    streams: BTreeMap<StreamId, Stream>,
+    workers: Workers,
+    flights: BTreeMap<TicketId, Flight>,
+    last_ticket: u64,
+    decode: DecodeModel,
+    /// Grants that were not answered yet. While there are any, nothing is assigned: what comes may be more urgent.
+    unanswered: u32,
+    /// Ranks that may be asked memory for, or whose batches may be given to workers of their own.
+    stirred: BTreeSet<(StreamId, u32)>,
+    /// Workers that may have something of a rank's own to do.
+    roused: BTreeSet<WorkerId>,
+    /// The wish that the driver has.
+    wake: Option<Time>,
+}
+
+impl Engine {
+    /// An engine without streams and workers.
+    pub fn new(options: EngineOptions) -> Self {
+        Engine { options, ..Engine::default() }
+    }
+
+    fn take(&mut self, now: Time, event: Event) {
+        match event {
+            Event::StreamOpened { stream, options, run, catalog } => {
+                if options.global_batch() > 0 {
+                    self.streams.entry(stream).or_insert_with(|| Stream::new(options, run, catalog));
+                }
+            }
+            Event::StreamClosed { stream } => self.close(stream),
+            Event::RankStarted { stream, rank, server, iter, epoch, step } => {
+                self.start(stream, rank, server, (iter, epoch, step), now);
+            }
+            Event::RankLeft { stream, rank } => self.leave(stream, rank),
+            Event::Granted { stream, rank, iter, step } => self.granted(stream, rank, iter, step),
+            Event::NoRoom { stream, rank } => self.no_room(stream, rank),
+            Event::Released { stream, rank, iter, step } => self.released(stream, rank, (iter, step), now),
+            Event::StepEnded { stream, rank, iter, step, wait_ns: _, busy_ns } => {
+                self.step_ended(stream, rank, (iter, step), busy_ns, now);
+            }
+            Event::WorkerUp { worker, server } => self.worker_up(worker, server),
+            Event::WorkerDown { worker } => self.worker_down(worker),
+            Event::TicketDone { ticket, measured } => self.ended(ticket, Some(measured), now),
+            Event::TicketFailed { ticket } => self.ended(ticket, None, now),
+            Event::Tick => self.wake = self.wake.filter(|&wish| wish > now),
+        }
+    }
+
+    fn close(&mut self, stream: StreamId) {
+        if let Some(closed) = self.streams.remove(&stream) {
+            self.unanswered -= closed.ranks.iter().filter(|r| r.asked.is_some()).count() as u32;
+        }
+    }
+
+    fn leave(&mut self, stream: StreamId, rank: u32) {
+        let Some(s) = self.streams.get_mut(&stream) else { return };
+        let Some(r) = s.ranks.get_mut(rank as usize).filter(|r| r.active) else { return };
+        r.active = false;
+        r.held.clear();
+        self.unanswered -= u32::from(r.asked.take().is_some());
+        let batches = std::mem::take(&mut r.batches);
+        s.forget(batches);
+    }
+
+    fn step_ended(&mut self, stream: StreamId, rank: u32, at: (u32, u32), busy_ns: u64, now: Time) {
+        let Some(s) = self.streams.get_mut(&stream) else { return };
+        let Some(r) = s.ranks.get_mut(rank as usize).filter(|r| r.active && r.iter == at.0) else { return };
+        let (_, step) = at;
+        if step < r.position || step >= r.next {
+            return;
+        }
+        if let Some(batch) = r.batches.get(&step) {
+            r.model.learn(batch.cost, busy_ns);
+        }
+        r.reach(step + 1, now);
+        r.settle(now);
+        s.hurry(rank);
+        self.stirred.insert((stream, rank));
+    }
+
+    fn worker_up(&mut self, worker: WorkerId, server: ServerId) {
+        if !self.workers.up(worker, server) {
+            return;
+        }
+        self.roused.insert(worker);
+        self.stir_own();
+    }
+
+    /// Lets every rank that has workers of its own look for one again.
+    fn stir_own(&mut self) {
+        for (id, s) in self.streams.iter().filter(|(_, s)| s.run.policy == Policy::Local) {
+            self.stirred.extend((0..s.options.world).map(|rank| (*id, rank)));
+        }
+    }
+
+    fn worker_down(&mut self, worker: WorkerId) {
+        if !self.workers.contains(worker) {
+            return;
+        }
+        for ticket in self.workers.down(worker) {
+            let Some(flight) = self.flights.remove(&ticket) else { continue };
+            let Some(s) = self.streams.get_mut(&flight.stream) else { continue };
+            let r = &mut s.ranks[flight.rank as usize];
+            let (server, iter) = (r.server, r.iter);
+            let Some(slot) = r.batches.get_mut(&flight.step).and_then(|b| b.slots.get_mut(flight.slot as usize))
+            else {
+                continue;
+            };
+            if iter != flight.iter || slot.state != State::Flying(ticket) {
+                continue;
+            }
+            slot.attempt = slot.attempt.saturating_add(1);
+            slot.state = State::Unbound;
+            if s.run.policy != Policy::Local {
+                s.enqueue(flight.rank, flight.step, flight.slot, Site::Server(server));
+            }
+        }
+        self.lose_bound(worker);
+        self.stir_own();
+    }
+
+    /// A ticket has ended, well or badly.
+    fn ended(&mut self, ticket: TicketId, measured: Option<Measured>, now: Time) {
+        let Some(flight) = self.flights.remove(&ticket) else { return };
+        self.workers.end(flight.worker, ticket, now);
+        self.roused.insert(flight.worker);
+        if let Some(measured) = measured {
+            self.decode.learn(&flight.work, flight.server, &measured);
+        }
+        let Some(s) = self.streams.get_mut(&flight.stream) else { return };
+        let r = &mut s.ranks[flight.rank as usize];
+        let Some(batch) = r.batches.get_mut(&flight.step).filter(|_| r.iter == flight.iter) else { return };
+        let Some(slot) = batch.slots.get_mut(flight.slot as usize) else { return };
+        if slot.state != State::Flying(ticket) {
+            return;
+        }
+        slot.state = State::Ended;
+        batch.left -= 1;
+        if batch.left == 0 {
+            r.settle(now);
+            self.stirred.insert((flight.stream, flight.rank));
+        }
+    }
+}
+
+impl Scheduler for Engine {
+    fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Decision>) {
+        self.take(now, event);
+        while let Some((stream, rank)) = self.stirred.pop_first() {
+            self.ask(stream, rank, out);
+            self.bind(stream, rank);
+        }
+        if self.unanswered == 0 {
+            self.dispatch(now, out);
+        }
+    }
+
+    fn predicted(&self, ticket: TicketId) -> Option<u64> {
+        self.flights.get(&ticket).map(|f| f.expected)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,238 @@
+//! The workers: who holds what, and when each is expected to be free.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::sched::event::{ServerId, TicketId, Time, WorkerId};
+
+/// Tickets that a worker holds at most: the one it decodes, and the next, whose reads are in flight.
+pub(super) const DEPTH: usize = 2;
+
+/// A worker.
+#[derive(Debug)]
+struct Worker {
+    server: ServerId,
+    /// In the order they were given, each with its expected nanoseconds.
+    tickets: Vec<(TicketId, u64)>,
+    /// When it began the first of them.
+    begun: Time,
+    /// Counts assignments and endings: who has been in its state longest has the least.
+    turn: u64,
+}
+
+impl Worker {
+    fn free(&self) -> Time {
+        self.tickets.iter().fold(self.begun, |t, (_, expected)| t.saturating_add(*expected))
+    }
+}
+
+/// The workers of one server.
+#[derive(Debug, Default)]
+struct Server {
+    count: u64,
+    idle: BTreeSet<WorkerId>,
+    busy: BTreeSet<(Time, WorkerId)>,
+}
+
+/// All workers, indexed by what is asked about them.
+#[derive(Debug, Default)]
+pub(super) struct Workers {
+    all: BTreeMap<WorkerId, Worker>,
+    servers: BTreeMap<ServerId, Server>,
+    idle_by_turn: BTreeSet<(u64, WorkerId)>,
+    single_by_free: BTreeSet<(Time, WorkerId)>,
+    single_by_turn: BTreeSet<(u64, WorkerId)>,
+    turns: u64,
+}
+
+impl Workers {
+    /// Adds a worker. False if it is there already.
+    pub(super) fn up(&mut self, id: WorkerId, server: ServerId) -> bool {
+        if self.all.contains_key(&id) {
+            return false;
+        }
+        self.turns += 1;
+        self.all.insert(id, Worker { server, tickets: Vec::new(), begun: 0, turn: self.turns });
+        self.servers.entry(server).or_default().count += 1;
+        self.index(id);
+        true
+    }
+
+    /// Removes a worker and answers the tickets it held.
+    pub(super) fn down(&mut self, id: WorkerId) -> Vec<TicketId> {
+        self.unindex(id);
+        let Some(worker) = self.all.remove(&id) else { return Vec::new() };
+        if let Some(server) = self.servers.get_mut(&worker.server) {
+            server.count -= 1;
+            if server.count == 0 {
+                self.servers.remove(&worker.server);
+            }
+        }
+        worker.tickets.into_iter().map(|(ticket, _)| ticket).collect()
+    }
+
+    /// Gives a worker a ticket behind what it holds.
+    pub(super) fn give(&mut self, id: WorkerId, ticket: TicketId, expected: u64, now: Time) {
+        self.change(id, |worker| {
+            if worker.tickets.is_empty() {
+                worker.begun = now;
+            }
+            worker.tickets.push((ticket, expected));
+        });
+    }
+
+    /// Takes back a ticket that has ended.
+    pub(super) fn end(&mut self, id: WorkerId, ticket: TicketId, now: Time) {
+        self.change(id, |worker| {
+            worker.tickets.retain(|(t, _)| *t != ticket);
+            worker.begun = now;
+        });
+    }
+
+    fn change(&mut self, id: WorkerId, how: impl FnOnce(&mut Worker)) {
+        self.unindex(id);
+        self.turns += 1;
+        if let Some(worker) = self.all.get_mut(&id) {
+            how(worker);
+            worker.turn = self.turns;
+        }
+        self.index(id);
+    }
+
+    fn index(&mut self, id: WorkerId) {
+        let Some(worker) = self.all.get(&id) else { return };
+        let server = self.servers.entry(worker.server).or_default();
+        match worker.tickets.len() {
+            0 => {
+                server.idle.insert(id);
+                self.idle_by_turn.insert((worker.turn, id));
+            }
+            n => {
+                server.busy.insert((worker.free(), id));
+                if n < DEPTH {
+                    self.single_by_free.insert((worker.free(), id));
+                    self.single_by_turn.insert((worker.turn, id));
+                }
+            }
+        }
+    }
+
+    fn unindex(&mut self, id: WorkerId) {
+        let Some(worker) = self.all.get(&id) else { return };
+        if let Some(server) = self.servers.get_mut(&worker.server) {
+            server.idle.remove(&id);
+            server.busy.remove(&(worker.free(), id));
+        }
+        self.idle_by_turn.remove(&(worker.turn, id));
+        self.single_by_free.remove(&(worker.free(), id));
+        self.single_by_turn.remove(&(worker.turn, id));
+    }
+
+    pub(super) fn contains(&self, id: WorkerId) -> bool {
+        self.all.contains_key(&id)
+    }
+
+    /// Tickets that the worker holds.
+    pub(super) fn held(&self, id: WorkerId) -> usize {
+        self.all.get(&id).map_or(0, |w| w.tickets.len())
+    }
+
+    pub(super) fn server(&self, id: WorkerId) -> Option<ServerId> {
+        self.all.get(&id).map(|w| w.server)
+    }
+
+    /// An idle worker of this server.
+    pub(super) fn idle_on(&self, server: ServerId) -> Option<WorkerId> {
+        self.servers.get(&server)?.idle.first().copied()
+    }
+
+    /// Servers with idle workers, each with one of them.
+    pub(super) fn idle(&self) -> impl Iterator<Item = (ServerId, WorkerId)> {
+        self.servers.iter().filter_map(|(id, server)| Some((*id, *server.idle.first()?)))
+    }
+
+    /// An idle worker of the server that has most.
+    pub(super) fn idlest(&self) -> Option<WorkerId> {
+        // The first of equals: `max_by_key` alone would take the last.
+        let server = self.servers.values().rev().max_by_key(|s| s.idle.len())?;
+        server.idle.first().copied()
+    }
+
+    /// The worker that has been idle longest.
+    pub(super) fn longest_idle(&self) -> Option<WorkerId> {
+        self.idle_by_turn.first().map(|(_, id)| *id)
+    }
+
+    /// Of the workers with room for a next ticket, the one whose present ticket was given first.
+    pub(super) fn longest_single(&self) -> Option<WorkerId> {
+        self.single_by_turn.first().map(|(_, id)| *id)
+    }
+
+    /// Of the workers with room for a next ticket, the first that is expected to be free from `now` on, and when.
+    /// One that is overdue is left out: nobody knows when it will be free.
+    pub(super) fn soonest_single(&self, now: Time) -> Option<(Time, WorkerId)> {
+        self.single_by_free.range((now, WorkerId(0))..).next().copied()
+    }
+
+    /// When the first worker of a server is expected to be free, and how many it has.
+    pub(super) fn outlook(&self, server: ServerId, now: Time) -> Option<(Time, u64)> {
+        let server = self.servers.get(&server)?;
+        let free = if server.idle.is_empty() { server.busy.first().map_or(now, |(t, _)| (*t).max(now)) } else { now };
+        Some((free, server.count))
+    }
+
+    /// The workers that serve a rank when each rank has workers of its own: worker `w` belongs to rank `w mod
+    /// world`. A rank that has none so shares one of the others': the `rank mod workers`-th.
+    pub(super) fn own(&self, rank: u32, world: u32) -> Vec<WorkerId> {
+        let last = self.all.last_key_value().map_or(0, |(id, _)| u32::from(id.0));
+        let mine = (rank..=last).step_by(world.max(1) as usize).filter_map(|w| u16::try_from(w).ok().map(WorkerId));
+        let mine: Vec<_> = mine.filter(|w| self.contains(*w)).collect();
+        if !mine.is_empty() || self.all.is_empty() {
+            return mine;
+        }
+        self.all.keys().nth(rank as usize % self.all.len()).copied().into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workers(n: u16) -> Workers {
+        let mut workers = Workers::default();
+        for w in 0..n {
+            assert!(workers.up(WorkerId(w), ServerId(w % 2)));
+        }
+        workers
+    }
+
+    #[test]
+    fn each_rank_has_workers_of_its_own() {
+        let own = |n, rank, world| workers(n).own(rank, world).iter().map(|w| w.0).collect::<Vec<_>>();
+        assert_eq!(own(8, 1, 3), [1, 4, 7]);
+        assert_eq!(own(8, 2, 3), [2, 5]);
+        // Fewer workers than ranks: worker w serves the ranks that leave w when divided by their number.
+        assert_eq!(own(2, 0, 5), [0]);
+        assert_eq!(own(2, 3, 5), [1]);
+        assert_eq!(own(2, 4, 5), [0]);
+        assert!(own(0, 0, 2).is_empty());
+    }
+
+    #[test]
+    fn the_indexes_follow() {
+        let mut w = workers(3);
+        w.give(WorkerId(0), TicketId(1), 50, 100);
+        assert_eq!(w.longest_idle(), Some(WorkerId(1)));
+        assert_eq!(w.soonest_single(100), Some((150, WorkerId(0))));
+        assert_eq!(w.soonest_single(151), None, "overdue");
+        assert_eq!(w.idle_on(ServerId(0)), Some(WorkerId(2)));
+        w.give(WorkerId(0), TicketId(2), 50, 110);
+        assert_eq!(w.soonest_single(100), None);
+        w.end(WorkerId(0), TicketId(1), 140);
+        assert_eq!(w.soonest_single(100), Some((190, WorkerId(0))));
+        assert_eq!(w.outlook(ServerId(0), 140), Some((140, 2)));
+        assert_eq!(w.down(WorkerId(0)), [TicketId(2)]);
+        assert_eq!(w.down(WorkerId(0)), []);
+        assert!(w.single_by_free.is_empty() && w.single_by_turn.is_empty());
+        assert_eq!(w.idlest(), Some(WorkerId(2)));
+    }
+}

@@ -1,0 +1,158 @@
+//! Any process may die at any moment, and nothing is lost, repeated or leaked.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::harness::{
+    Daemon, Rank, Said, Stream, alive, folder, kill, rank_command, run, spec, status, wait_for, workers,
+};
+use crate::rank::Spec;
+
+const WORLD: u32 = 2;
+
+/// Steps all ranks of a paced run together, calling `between` after each step.
+fn march(ranks: &mut [Rank], mut between: impl FnMut(u32, &mut [Rank])) -> Stream {
+    let mut stream = Stream::new();
+    for n in 0.. {
+        ranks.iter_mut().for_each(Rank::step);
+        let mut over = true;
+        for at in 0..ranks.len() {
+            loop {
+                match ranks[at].hear() {
+                    Some(Said::Up) => {}
+                    Some(Said::Batch(epoch, step, samples)) => {
+                        let world = ranks.len();
+                        stream.entry((epoch, step)).or_insert_with(|| vec![Vec::new(); world])[at] = samples;
+                        over = false;
+                        break;
+                    }
+                    Some(Said::End(copied)) => {
+                        assert_eq!(copied, 0);
+                        break;
+                    }
+                    other => panic!("rank {at} said {other:?} after {n} steps"),
+                }
+            }
+        }
+        if over {
+            break;
+        }
+        between(n, ranks);
+    }
+    stream
+}
+
+fn paced(daemon_socket: &std::path::Path, change: impl Fn(&mut Spec)) -> Vec<Spec> {
+    let one = |rank| {
+        let mut spec = spec(daemon_socket, rank, WORLD);
+        spec.paced = true;
+        change(&mut spec);
+        spec
+    };
+    (0..WORLD).map(one).collect()
+}
+
+#[test]
+fn fifty_killed_workers_change_nothing_in_the_stream() {
+    let dir = folder();
+    let daemon = Daemon::start(dir.path());
+    let mut rng = ChaCha8Rng::seed_from_u64(50);
+    let mut kills = 0;
+    for epoch in 0..16 {
+        let undisturbed = run(&paced(&daemon.socket, |s| (s.epoch, s.paced) = (epoch, false)));
+        let specs = paced(&daemon.socket, |s| s.epoch = epoch);
+        let mut ranks: Vec<_> = specs.iter().map(Rank::start).collect();
+        let stream = march(&mut ranks, |_, _| {
+            if rng.next_u32() % 2 == 0 {
+                let pids = workers(&daemon.socket);
+                if let Some(&pid) = pids.get(rng.next_u32() as usize % pids.len().max(1)) {
+                    kill(pid);
+                    kills += 1;
+                }
+            }
+        });
+        assert_eq!(stream, undisturbed, "epoch {epoch} after {kills} kills");
+    }
+    assert!(kills >= 50, "only {kills} kills");
+}
+
+#[test]
+fn a_killed_rank_ends_the_others_with_an_error_that_names_it() {
+    let dir = folder();
+    let daemon = Daemon::start(dir.path());
+    let specs = paced(&daemon.socket, |_| ());
+    let mut ranks: Vec<_> = specs.iter().map(Rank::start).collect();
+    for rank in &mut ranks {
+        rank.step();
+        while !matches!(rank.hear(), Some(Said::Batch(..))) {}
+    }
+    kill(ranks[1].child.id() as i32);
+    let reason = loop {
+        ranks[0].step();
+        match ranks[0].hear() {
+            Some(Said::Err(reason)) => break reason,
+            Some(_) => {}
+            None => panic!("rank 0 ended without an error"),
+        }
+    };
+    assert!(reason.contains("rank 1"), "{reason}");
+    // No slab is accounted for any more, and the job's processes are gone.
+    let left = workers(&daemon.socket);
+    wait_for("the job to end", || status(&daemon.socket).unwrap()["jobs"].as_array().unwrap().is_empty());
+    wait_for("its workers to end", || left.iter().all(|&pid| !alive(pid)));
+    // All ranks can come back where they were.
+    let rest = run(&paced(&daemon.socket, |s| (s.step, s.paced) = (1, false)));
+    assert_eq!(rest.len(), 7);
+}
+
+#[test]
+fn a_killed_daemon_is_replaced_and_the_stream_goes_on() {
+    let dir = folder();
+    let undisturbed = {
+        let dir = folder();
+        let daemon = Daemon::start(dir.path());
+        run(&paced(&daemon.socket, |s| s.paced = false))
+    };
+    let socket = dir.path().join("embedded.sock");
+    let specs = paced(&socket, |s| s.keep = 1);
+    let mut ranks: Vec<_> = specs.iter().map(Rank::start).collect();
+    let mut daemons = BTreeMap::new();
+    let stream = march(&mut ranks, |n, _| {
+        let pid = status(&socket).and_then(|s| s["pid"].as_i64());
+        if let Some(pid) = pid.filter(|_| n == 1 || n == 4) {
+            daemons.insert(pid, workers(&socket));
+            kill(pid as i32);
+        }
+    });
+    assert_eq!(stream, undisturbed);
+    assert_eq!(daemons.len(), 2, "two daemons were killed");
+    drop(ranks);
+    wait_for("the workers of the killed daemons to end", || daemons.values().flatten().all(|&pid| !alive(pid)));
+    wait_for("the last daemon to remove its socket", || !socket.exists());
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "files left behind: {left:?}");
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_behind() {
+    let dir = folder();
+    let socket = dir.path().join("embedded.sock");
+    let specs = paced(&socket, |_| ());
+    let mut ranks: Vec<_> = specs.iter().map(|spec| Rank::start_as(rank_command(spec).process_group(0))).collect();
+    for rank in &mut ranks {
+        rank.step();
+        while !matches!(rank.hear(), Some(Said::Batch(..))) {}
+    }
+    let daemon = status(&socket).unwrap()["pid"].as_i64().unwrap() as i32;
+    let pids = workers(&socket);
+    for rank in &ranks {
+        let group = nix::unistd::Pid::from_raw(rank.child.id() as i32);
+        nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGINT).unwrap();
+    }
+    wait_for("daemon and workers to end", || !alive(daemon) && pids.iter().all(|&pid| !alive(pid)));
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "files left behind: {left:?}");
+}
