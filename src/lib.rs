@@ -49,3 +49,5 @@ pub mod proto;
 pub mod results;
 pub mod ring;
 pub mod sched;
+
+pub use client::{Batch, ConnectError, Loader, LoaderError, Options, State};

@@ -127,8 +127,7 @@ impl Collector {
         let drained = lanes.iter().try_for_each(|lane| self.drain(*lane));
         self.lanes = lanes;
         drained?;
-        self.finish();
-        Ok(())
+        self.finish()
     }
 
     fn drain(&mut self, lane: usize) -> Result<(), End> {
@@ -156,21 +155,24 @@ impl Collector {
     }
 
     /// Queues the batches whose turn it is.
-    fn finish(&self) {
+    fn finish(&self) -> Result<(), End> {
         let Setup { store, options, fixed, .. } = &self.shared.setup;
         loop {
             let mut core = self.shared.lock();
             let serial = core.serial;
-            let Some(link) = &mut core.link else { return };
+            let Some(link) = &mut core.link else { return Ok(()) };
             let Some(assembled) = link.table.pop() else {
                 if link.iter > 0 && link.table.is_over() && !core.over {
                     core.over = true;
                     self.shared.ready.notify_all();
                 }
-                return;
+                return Ok(());
             };
             drop(core); // gaps are closed without keeping `next()` from what is ready
             let batch = Batch::new(Arc::clone(store), assembled, options.stream.transform.dtype, *fixed);
+            if batch.skipped() > 0 {
+                self.hear_socket()?; // the reasons were sent before the skips: who has the batch can ask for them
+            }
             let mut core = self.shared.lock();
             if core.serial == serial {
                 core.wanted = Some(State { epoch: batch.epoch(), step: batch.step() + 1 });
@@ -208,14 +210,21 @@ impl Collector {
         if socket { self.hear_socket() } else { Ok(()) }
     }
 
+    /// Takes in all packets that are there.
     fn hear_socket(&self) -> Result<(), End> {
-        match self.session.socket.receive().map_err(daemon_said)? {
-            Packet::End => Err(End::Gone),
-            Packet::Said(packet, fds) if !fds.is_empty() => {
-                Err(daemon_said(format!("{} descriptors with {packet:?}", fds.len())))
+        let failed = |e: std::io::Error| {
+            End::Error(LoaderError::System { doing: "listen to the daemon", reason: e.to_string() })
+        };
+        while self.session.socket.readable(Duration::ZERO).map_err(failed)? {
+            match self.session.socket.receive().map_err(daemon_said)? {
+                Packet::End => return Err(End::Gone),
+                Packet::Said(packet, fds) if !fds.is_empty() => {
+                    return Err(daemon_said(format!("{} descriptors with {packet:?}", fds.len())));
+                }
+                Packet::Said(packet, _) => self.hear(*packet)?,
             }
-            Packet::Said(packet, _) => self.hear(*packet),
         }
+        Ok(())
     }
 
     fn hear(&self, packet: ToRank) -> Result<(), End> {
@@ -315,7 +324,11 @@ impl Collector {
             Err(e) => return Err(gone(format!("its lifeline cannot be watched: {e}"))),
         }
         // What its workers had finished is as good as ever.
-        self.look(true)?;
+        match self.look(true) {
+            // A batch whose reasons went down with the daemon is made again.
+            Ok(()) | Err(End::Gone) => {}
+            Err(end) => return Err(end),
+        }
         self.shared.ledger.down();
         self.shared.lock().link = None;
         let (session, outlet, highest) = match establish(&self.shared, &cancelled) {
@@ -360,7 +373,7 @@ pub(super) fn establish(
         let slab = store.slab.fd().ok_or_else(|| std::io::ErrorKind::InvalidInput.into());
         let slab = slab.map_err(system("hand over the slab"))?;
         let fd = manifest.try_clone_fd().map_err(system("hand over the manifest"))?;
-        match session::join(socket, join, slab, fd.as_fd()) {
+        match session::join(socket, join, slab, fd.as_fd(), cancelled) {
             Ok((session, outlet)) => return Ok((session, outlet, highest)),
             // It ended while we came: another one is there soon.
             Err(JoinError::Gone(_)) if cancelled() => return Err(DialError::Cancelled.into()),

@@ -21,6 +21,8 @@ use crate::ring::spsc::{Consumer, Corrupt, Producer, PushError, ring_bytes};
 
 /// How long a daemon may take to answer a Join: it opens the manifest and may be busy with other ranks.
 const ANSWER: Duration = Duration::from_secs(30);
+/// How often a waiting thread looks whether it is still wanted.
+const GLANCE: Duration = Duration::from_millis(20);
 /// The daemon's lanes of its own hints that belong to sessions start here.
 const SESSION_LANES: u16 = 256;
 /// Most sessions of a job.
@@ -147,6 +149,7 @@ pub(super) fn join(
     join: Join,
     slab: BorrowedFd<'_>,
     manifest: BorrowedFd<'_>,
+    cancelled: &dyn Fn() -> bool,
 ) -> Result<(Session, Box<dyn Outlet>), JoinError> {
     let rank = join.rank;
     let socket = Socket::new(socket)?;
@@ -155,8 +158,14 @@ pub(super) fn join(
     }
     let begun = Instant::now();
     loop {
-        if !socket.readable(ANSWER.saturating_sub(begun.elapsed()))? {
-            return Err(JoinError::Protocol(format!("no answer within {ANSWER:?}")));
+        if !socket.readable(GLANCE)? {
+            if cancelled() {
+                return Err(JoinError::Gone(rank));
+            }
+            if begun.elapsed() > ANSWER {
+                return Err(JoinError::Protocol(format!("no answer within {ANSWER:?}")));
+            }
+            continue;
         }
         match socket.receive().map_err(JoinError::Protocol)? {
             Packet::End => return Err(JoinError::Gone(rank)),
@@ -216,7 +225,7 @@ pub(super) fn generation_ended(
     loop {
         // POLLHUP comes unasked when no writer is left. Bytes in the pipe mean nothing.
         let mut fds = [PollFd::new(lifeline, PollFlags::empty())];
-        match poll(&mut fds, PollTimeout::from(20u8)) {
+        match poll(&mut fds, PollTimeout::try_from(GLANCE).unwrap_or(PollTimeout::ZERO)) {
             Ok(n) if n > 0 => return Ok(true),
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
