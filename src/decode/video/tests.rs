@@ -374,3 +374,74 @@ fn whatever_was_read_ahead_the_frames_are_the_same() {
         }
     }
 }
+#[test]
+fn the_index_leads_to_every_frame_at_the_first_try() {
+    for name in [
+        "bframe_no_editlist.mp4",
+        "negative_dts.mkv",
+        "no_duration_no_cues.mkv",
+        "webm_renamed.mp4",
+        "fragmented.mp4",
+        "flush_tail_bf8.mp4",
+        "editlist_preroll.mp4",
+        "first_not_key.mp4",
+        "av1_film_grain.mp4",
+    ] {
+        let clip = Clip::open(name);
+        assert!(clip.record.seekable, "{name}");
+        for index in 0..clip.record.frames {
+            let keys = &clip.record.key_frames;
+            let from = index - keys[keys.partition_point(|&k| k <= index) - 1];
+            // A frame may refer to frames that are shown after it; a second try from the start would cost them all.
+            let cost = clip.one(index).unwrap().outcome.frames_decoded;
+            assert!(cost <= from + 4 && (from > 0 || cost == 1), "{name}: frame {index} cost {cost}");
+        }
+    }
+}
+
+#[test]
+fn mutated_files_give_frames_or_errors() {
+    let t = Transform { frames: 4, resize: Resize::Exact { width: 32, height: 32 }, ..Transform::default() };
+    let names =
+        ["base.mp4", "negative_dts.mkv", "res_change.ts", "odd_101x67.webm", "gray16_ffv1.mkv", "hdr10_pq_hevc.mp4"];
+    let mut good = 0;
+    for (n, name) in names.into_iter().enumerate() {
+        let clip = Clip::open(name);
+        for round in 0..60 {
+            let mut draws = SampleKey::new(99, n as u32, round).draws(Purpose::Sampling);
+            let mut bytes = clip.bytes.clone();
+            for _ in 0..1 + draws.below(20) {
+                let at = draws.below(bytes.len() as u64) as usize;
+                bytes[at] = draws.below(256) as u8;
+            }
+            if draws.chance(0.2) {
+                bytes.truncate(draws.below(bytes.len() as u64) as usize);
+            }
+            good += u32::from(
+                testing::decode(&Input::from_bytes(bytes), &clip.descriptor(), &t, SampleKey::new(0, 0, 0)).is_ok(),
+            );
+        }
+    }
+    assert!((1..360).contains(&good), "{good} of 360 are good");
+}
+
+#[test]
+fn a_descriptor_that_makes_no_sense_is_an_error_at_worst() {
+    let clip = Clip::open("base.mp4");
+    let good = clip.descriptor();
+    let t = Transform::default();
+    for bad in [
+        Descriptor { rotation: 45, ..good },
+        Descriptor { key_frames: &[0, 900], key_offsets: &[0, 1], ..good },
+        Descriptor { key_frames: &[7, 3], key_offsets: &[0, 1], ..good },
+        Descriptor { pts: &[1, 2, 3], ..good },
+        Descriptor { frames: 0, pts: &[], ..good },
+        Descriptor { frames: u32::MAX, ..good },
+        Descriptor { coded_width: 0, coded_height: 0, ..good },
+        Descriptor { container: "no\0thing", ..good },
+        Descriptor { time_base: (0, 0), offset: u64::MAX, len: u64::MAX, ..good },
+    ] {
+        plan::ranges(&bad, &t, &SampleKey::new(0, 0, 0));
+        let _ = testing::decode(&clip.input(), &bad, &t, SampleKey::new(0, 0, 0));
+    }
+}
