@@ -413,4 +413,6 @@ fn open<'i>(input: &'i Input, descriptor: &Descriptor<'_>) -> Result<(Demuxer<'i
 }
 
 #[cfg(test)]
+mod robust;
+#[cfg(test)]
 mod tests;
