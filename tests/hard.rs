@@ -22,8 +22,10 @@ fn times(record: &Record) -> Vec<i64> {
 }
 
 /// File, frames, size as stored, times of the first and the last frame in ms (`None`: the file does not tell).
+type Expected = (&'static str, u32, (u16, u16), Option<(i64, i64)>);
+
 #[rustfmt::skip]
-const GOOD: [(&str, u32, (u16, u16), Option<(i64, i64)>); 39] = [
+const GOOD: [Expected; 39] = [
     ("base.mp4", 30, (96, 64), Some((0, 2900))),
     ("vfr_timestamps.mp4", 12, (96, 64), Some((0, 1222))),
     ("bframe_no_editlist.mp4", 30, (96, 64), Some((200, 3100))),

@@ -80,7 +80,7 @@ fn merge(mut ranges: Vec<Range<u64>>, sample: &Range<u64>) -> Vec<Range<u64>> {
 fn cut(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     let mut room = MAX_PREFETCH;
     for range in &mut ranges {
-        range.end = range.end.min(range.start + room);
+        range.end = range.end.min(range.start.saturating_add(room));
         room -= range.end - range.start;
     }
     ranges.retain(|r| !r.is_empty());

@@ -8,8 +8,9 @@ use std::ffi::c_int;
 
 use ffmpeg_next::ffi::{self, AVColorRange, AVColorSpace};
 
-use super::ffi::{Family, Frame, FrameFormat, Scratch, Sws};
+use super::ffi::{Family, Frame, FrameFormat};
 use super::pixels::Planes;
+use super::sws::{Scratch, Sws};
 
 /// Converts frames to one size; keeps the conversion while frames stay alike.
 #[derive(Default)]

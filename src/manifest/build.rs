@@ -203,8 +203,9 @@ fn probe_all(
     let next = AtomicUsize::new(0);
     let ended = AtomicBool::new(false);
     let (written, moved) = (Mutex::new(0), Condvar::new());
-    let (send, receive) = mpsc::channel();
-    let work = |send: mpsc::Sender<(usize, Outcome)>| {
+    // Bounded, so that no more is probed than can be written, and a stop takes effect at once.
+    let (send, receive) = mpsc::sync_channel(2 * jobs);
+    let work = |send: mpsc::SyncSender<(usize, Outcome)>| {
         loop {
             let i = next.fetch_add(1, Ordering::Relaxed);
             let Some(path) = files.get(i) else { return };

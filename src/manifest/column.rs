@@ -67,10 +67,6 @@ impl<T: Pod> Lists<T> {
         self.values.all(map).get(from as usize..to as usize).unwrap_or_default()
     }
 
-    pub(super) fn len_of(&self, map: &[u8], i: usize) -> usize {
-        self.get(map, i).len()
-    }
-
     /// The first row whose place is not behind that of the row before, or not within the values.
     pub(super) fn fault(&self, map: &[u8]) -> Option<usize> {
         let offsets = self.offsets.all(map);

@@ -23,6 +23,8 @@ mod record;
 mod schema;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 #[cfg(feature = "decode")]
 mod walk;
 mod writer;

@@ -112,6 +112,7 @@ fn a_killed_rank_ends_the_others_with_an_error_that_names_it() {
 fn a_killed_daemon_is_replaced_and_the_stream_goes_on() {
     let dir = folder();
     let undisturbed = {
+        let dir = folder();
         let daemon = Daemon::start(dir.path());
         run(&paced(&daemon.socket, |s| s.paced = false))
     };

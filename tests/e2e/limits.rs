@@ -3,12 +3,8 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::harness::{Daemon, Rank, Said, Stream, collect, data, folder, index, rank_command, run, spec};
+use crate::harness::{Daemon, Rank, Said, collect, data, folder, index, rank_command, run, spec};
 use crate::rank::Spec;
-
-fn undisturbed(specs: &[Spec]) -> Stream {
-    run(specs)
-}
 
 /// Last word of a rank that is expected to fail.
 fn failure(spec: &Spec) -> String {
@@ -46,7 +42,7 @@ fn with_io_uring_refused_the_stream_is_the_same() {
     let dir = folder();
     let plain = {
         let daemon = Daemon::start(dir.path());
-        undisturbed(&[spec(&daemon.socket, 0, 1)])
+        run(&[spec(&daemon.socket, 0, 1)])
     };
     let socket = dir.path().join("d.sock");
     let log = std::fs::File::create(dir.path().join("log")).unwrap();
@@ -55,7 +51,7 @@ fn with_io_uring_refused_the_stream_is_the_same() {
     // SAFETY: the closure makes two system calls and touches nothing else.
     unsafe { command.pre_exec(refuse_io_uring) };
     let daemon = Daemon::start_as(&mut command, &socket);
-    assert_eq!(undisturbed(&[spec(&daemon.socket, 0, 1)]), plain);
+    assert_eq!(run(&[spec(&daemon.socket, 0, 1)]), plain);
     let log = std::fs::read_to_string(dir.path().join("log")).unwrap();
     let lines: Vec<_> = log.lines().filter(|line| line.contains("io_uring")).collect();
     assert_eq!(lines.len(), 1, "said once, whatever the number of workers: {log}");

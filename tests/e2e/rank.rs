@@ -91,6 +91,8 @@ fn rank_process() {
         let _ = writeln!(out, "{line}");
         let _ = out.flush();
     };
+    // The test runner has begun a line of its own.
+    say(String::new());
     match run(&spec, &say) {
         Ok(copied) => say(format!("END {copied}")),
         Err(e) => say(format!("ERR {e}")),

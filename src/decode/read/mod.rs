@@ -13,11 +13,11 @@ mod uring;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, fcntl, posix_fadvise};
 use pool::Pool;
 use uring::{Job, Ring};
 
@@ -212,8 +212,7 @@ fn open(source: &Source<'_>) -> Result<File, SampleError> {
         return Err(fail("it is not a regular file".into()));
     }
     // With O_NONBLOCK an io_uring read of what is not in the page cache would fail with EAGAIN.
-    let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty());
-    nix::fcntl::fcntl(&file, flags).map_err(|e| fail(e.to_string()))?;
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty())).map_err(|e| fail(e.to_string()))?;
     let mtime = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
     let end = source.offset + source.len;
     let longer = source.offset == 0 && found.len() > end;
@@ -249,8 +248,8 @@ impl Job {
     fn advise(&self) {
         for part in &self.parts {
             let (at, len) = ((self.base + part.start) as i64, part.len as i64);
-            // SAFETY: a plain call on an open file. It is advice: nothing is lost if it fails.
-            unsafe { libc::posix_fadvise(self.file.as_raw_fd(), at, len, libc::POSIX_FADV_WILLNEED) };
+            // Advice: nothing is lost if it fails.
+            let _ = posix_fadvise(&self.file, at, len, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
         }
     }
 

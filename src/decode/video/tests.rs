@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::decode::testing::{self, Clip, EMPTY, Frames};
-use crate::decode::{Mode, Reader, Source};
 use crate::proto::transform::{Dtype, Layout, Resize, Sampling};
 
 /// Mean of frame `n` of the grey ramps: luma 16 + 7n of limited range.
@@ -243,21 +242,6 @@ fn what_is_no_video_is_an_error() {
 }
 
 #[test]
-fn a_container_cannot_open_other_files() {
-    let path = testing::hard("base.mp4");
-    for (container, text) in [
-        ("concat", format!("ffconcat version 1.0\nfile '{}'\n", path.display())),
-        ("hls", format!("#EXTM3U\n#EXT-X-TARGETDURATION:3\n#EXTINF:3,\nfile://{}\n#EXT-X-ENDLIST\n", path.display())),
-    ] {
-        let d = Descriptor { container, frames: 1, coded_width: 96, coded_height: 64, ..EMPTY };
-        let input = Input::from_bytes(text.into_bytes());
-        let error = testing::decode(&input, &d, &Transform::default(), SampleKey::new(0, 0, 0)).err();
-        let error = error.unwrap_or_else(|| panic!("{container} opened a file"));
-        println!("{container}: {error}");
-    }
-}
-
-#[test]
 fn few_frames_cost_few_frames() {
     let clip = Clip::open("open_gop_hevc.mp4");
     // Frame 20 is a key frame: it alone is decoded.
@@ -318,59 +302,6 @@ fn crop_flip_layout_and_numbers_agree_with_the_plain_frame() {
                     assert_eq!(numbers[((n * 3 + c) * 40 + y) * 32 + x], wanted);
                 }
             }
-        }
-    }
-}
-
-#[test]
-fn a_place_that_is_too_small_is_refused() {
-    let clip = Clip::open("base.mp4");
-    let t = Transform::default();
-    let d = clip.descriptor();
-    let request = Request { descriptor: d, transform: &t, key: SampleKey::new(0, 0, 0) };
-    let mut out = vec![0; t.max_bytes(&d.facts()) as usize - 1];
-    let error = VideoDecoder::new().decode(&clip.input(), &request, &mut out).unwrap_err();
-    assert_eq!(error.stage, Stage::Transform);
-}
-
-#[test]
-fn one_decoder_serves_clips_of_all_kinds_in_turn() {
-    let names =
-        ["base.mp4", "odd_101x67.webm", "corrupt_middle.mp4", "hdr10_pq_hevc.mp4", "res_change.ts", "base.mp4"];
-    let clips = names.map(Clip::open);
-    let mut decoder = VideoDecoder::new();
-    let t = Transform::default();
-    for clip in clips.iter().chain(&clips) {
-        let d = clip.descriptor();
-        let key = SampleKey::new(0, 0, 0);
-        let mut out = vec![0; t.max_bytes(&d.facts()) as usize];
-        let got = decoder.decode(&clip.input(), &Request { descriptor: d, transform: &t, key }, &mut out);
-        match testing::decode(&clip.input(), &d, &t, key) {
-            Ok(fresh) => assert!(got.is_ok() && out == fresh.bytes, "{}", clip.record.path),
-            Err(e) => assert_eq!(got.unwrap_err().stage, e.stage),
-        }
-    }
-}
-
-#[test]
-fn whatever_was_read_ahead_the_frames_are_the_same() {
-    for name in ["base.mp4", "moov_at_end.mp4", "negative_dts.mkv", "fragmented.mp4", "long_gop_3000.mp4"] {
-        let clip = Clip::open(name);
-        let d = clip.descriptor();
-        let t = Transform { frames: 3, sampling: Sampling::RandomWindow { stride: 7 }, ..Transform::default() };
-        for sample in 0..6 {
-            let key = SampleKey::new(4, 0, sample);
-            let wanted = testing::decode(&clip.input(), &d, &t, key).unwrap();
-            let mut draws = key.draws(Purpose::Crop);
-            let mut cuts: Vec<u64> = (0..4).map(|_| draws.below(d.len + 1)).collect();
-            cuts.sort_unstable();
-            let mut reader = Reader::new(Mode::Auto);
-            let id = reader.submit(&Source::from(&d), &[cuts[0]..cuts[1], cuts[2]..cuts[3]]).unwrap();
-            let input = reader.finish(id).unwrap();
-            let got = testing::decode(&input, &d, &t, key).unwrap();
-            assert!(got.bytes == wanted.bytes, "{name}, sample {sample}");
-            assert_eq!(got.outcome, wanted.outcome);
-            assert!(input.bytes_read() <= 2 * d.len, "{name}: {} bytes read of {}", input.bytes_read(), d.len);
         }
     }
 }

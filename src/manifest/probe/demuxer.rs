@@ -23,6 +23,13 @@ impl std::fmt::Display for Code {
     }
 }
 
+/// Version of FFmpeg's demuxers.
+pub(super) fn version() -> String {
+    // SAFETY: it returns a constant.
+    let v = unsafe { ffi::avformat_version() };
+    format!("{}.{}.{}", v >> 16, v >> 8 & 0xff, v & 0xff)
+}
+
 /// An open container.
 pub(super) struct Demuxer {
     context: NonNull<ffi::AVFormatContext>,

@@ -18,7 +18,7 @@ mod source;
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use decoder::{Decoder, Shown};
@@ -74,9 +74,7 @@ pub enum ProbeError {
 /// What decides how a file is understood: our rules by number, and FFmpeg's version. Rows made by another version are
 /// not reused.
 pub fn version() -> String {
-    // SAFETY: it returns a constant.
-    let v = unsafe { ffmpeg_next::ffi::avformat_version() };
-    format!("1/{}.{}.{}", v >> 16, v >> 8 & 0xff, v & 0xff)
+    format!("1/{}", demuxer::version())
 }
 
 /// Finds out what a file holds.
@@ -85,7 +83,8 @@ pub fn probe(path: &Path) -> Result<Record, ProbeError> {
     log::take_complaint();
     let absolute = std::path::absolute(path)?;
     let name = absolute.to_str().ok_or(ProbeError::Name)?;
-    let file = File::open(path)?;
+    // Opening a pipe without this waits for its other end.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let about = file.metadata()?;
     if !about.is_file() {
         return Err(ProbeError::NotAFile);
