@@ -4,6 +4,7 @@ mod demo;
 mod index;
 mod results;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -33,7 +34,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("HELIX_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time();
+    lines.with_ansi(std::io::stderr().is_terminal()).init();
     match cli.command {
         Command::Demo(args) => demo::main(&args),
         Command::DemoRank => demo::rank::main(),
