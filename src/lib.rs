@@ -51,3 +51,8 @@ pub mod ring;
 pub mod sched;
 
 pub use client::{Batch, ConnectError, Loader, LoaderError, Options, State};
+
+/// The README's trainer compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

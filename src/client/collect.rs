@@ -237,7 +237,9 @@ impl Collector {
                 Ok(())
             }
             ToRank::BadSample(bad) => {
+                // A target of its own, for whoever reports bad samples himself.
                 tracing::warn!(
+                    target: "helix_shm::bad_sample",
                     "sample {} ({}) failed in stage `{}`: {}",
                     bad.sample,
                     bad.path,
