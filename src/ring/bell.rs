@@ -19,7 +19,7 @@ use std::{
 
 use super::{
     segment::Segment,
-    sync::{self, BITMAP, Ordering, fence, point},
+    sync::{self, BITMAP, Ordering, fence, point, step},
 };
 
 pub use super::{eventfd::Guard, sync::EventFd};
@@ -98,16 +98,33 @@ impl Ringer {
     /// # Panics
     /// If `lane` is not below [`LANES`].
     pub fn ring(&self, lane: usize) {
-        assert!(lane < LANES, "lane {lane} has no bit in the hints");
-        // Pairs with the swap in `take`: who takes the bit sees the message.
-        self.bell.bits(lane / 64).fetch_or(1 << (lane % 64), point("ring.bit", Ordering::Release));
+        self.set_bit(lane);
         // Pairs with the fence in `park`.
         fence("ring.fence");
         let parked = self.bell.parked();
         // The swap lets one of several producers pay for the system call.
         if parked.load(Ordering::Relaxed) != 0 && parked.swap(0, Ordering::Release) != 0 {
+            step("ring.claimed");
             self.bell.fd.signal();
         }
+    }
+
+    /// As [`Ringer::ring`], but wakes whether the sleeper is parked or not. To be used once after the death of another
+    /// producer, which may have died between claiming the wake-up and making it: the next ones would leave it to it.
+    ///
+    /// # Panics
+    /// If `lane` is not below [`LANES`].
+    pub fn ring_anyway(&self, lane: usize) {
+        self.set_bit(lane);
+        self.bell.fd.signal();
+    }
+
+    fn set_bit(&self, lane: usize) {
+        assert!(lane < LANES, "lane {lane} has no bit in the hints");
+        step("ring.start");
+        // Pairs with the swap in `take`: who takes the bit sees the message.
+        self.bell.bits(lane / 64).fetch_or(1 << (lane % 64), point("ring.bit", Ordering::Release));
+        step("ring.bit");
     }
 }
 
