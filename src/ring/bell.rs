@@ -87,10 +87,10 @@ impl Ringer {
         Ok(Ringer { bell: Bell::new(hints, entry, fd)? })
     }
 
-    /// Whether the process, or another that has its eventfd, made a guarded thread of ours wait (see [`Guard`]).
-    /// That takes intent: end its job.
-    pub fn stalled(&self) -> bool {
-        self.bell.fd.stalled()
+    /// Whether the process, or another that has its eventfd, has tried to make us wait (see [`Guard`]). That takes
+    /// intent: end its job.
+    pub fn tampered(&self) -> bool {
+        self.bell.fd.tampered()
     }
 
     /// Says that `lane` has news, and wakes the sleeper if it sleeps. Call it after the push.

@@ -166,7 +166,7 @@ impl EventFd {
     }
 
     /// No peer of a model is hostile.
-    pub fn stalled(&self) -> bool {
+    pub fn tampered(&self) -> bool {
         false
     }
 
