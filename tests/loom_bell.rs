@@ -121,7 +121,10 @@ fn the_bitmap_loses_no_bit_in_the_same_word_or_another() {
 
 #[test]
 fn whoever_follows_a_producer_that_died_within_a_ring_wakes_the_sleeper() {
-    for step in ["ring.start", "ring.bit", "ring.claimed"] {
+    // Its heir has one more message, or none.
+    for (step, messages) in
+        [("ring.start", 1), ("ring.start", 2), ("ring.bit", 1), ("ring.claimed", 1), ("ring.claimed", 2)]
+    {
         model(move || {
             let bells = Bells::new(1);
             let rings = bells.rings.clone();
@@ -141,10 +144,12 @@ fn whoever_follows_a_producer_that_died_within_a_ring_wakes_the_sleeper() {
                 } else {
                     ringer.ring_anyway(0);
                 }
-                successor.push(&[1; 7]).unwrap();
-                ringer.ring(0);
+                for n in 1..messages {
+                    successor.push(&[n; 7]).unwrap();
+                    ringer.ring(0);
+                }
             });
-            bells.consume(&[0], 2);
+            bells.consume(&[0], messages);
             other.join().unwrap();
         });
     }
