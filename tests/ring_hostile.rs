@@ -197,6 +197,8 @@ fn a_guarded_thread_gets_past_a_peer_that_fills_its_bell_and_makes_it_block() {
     });
     let mut rings = 0;
     while rings < 1000 || !ringer.tampered() {
+        // A parked sleeper that has no news.
+        hints.word(8).store(0, Ordering::Relaxed);
         hints.flag(0).store(1, Ordering::Relaxed);
         ringer.ring(0);
         rings += 1;
