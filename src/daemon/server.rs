@@ -20,6 +20,7 @@ use super::poller::{Poller, Source};
 use super::{DaemonError, Options};
 use crate::proto;
 use crate::proto::session::{First, FromRank, FromTool, FromWorker, ToRank, ToTool};
+use crate::ring::bell::Guard;
 
 /// Connections that have not said who they are; more are turned away.
 const MAX_STRANGERS: usize = 256;
@@ -88,6 +89,8 @@ impl Server {
 
     /// Serves until a signal, or until the embedded daemon's job is over.
     pub fn run(mut self) -> Result<(), DaemonError> {
+        // A bell that a hostile peer has made blocking must not stop the others' daemon.
+        let _guard = Guard::new()?;
         let mut woken = Vec::new();
         let mut looked = Instant::now();
         while !self.stop {

@@ -204,6 +204,8 @@ impl Daemon {
                 .map_err(io::Error::other)?,
             lane_number,
         };
+        // The predecessor may have died between a message and its bell.
+        attached.ringer.ring_anyway(lane_number);
         self.sessions.insert(*session, Arc::new(attached));
         Ok(())
     }
