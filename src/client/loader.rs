@@ -157,6 +157,15 @@ impl Loader {
         self.state
     }
 
+    /// Whether `next()` would return at once: with a batch, the end, or an error.
+    pub fn is_ready(&self) -> bool {
+        if self.must_be_owner().is_err() {
+            return true;
+        }
+        let core = self.shared.lock();
+        self.failed || !core.queue.is_empty() || core.error.is_some() || (self.running && core.over)
+    }
+
     /// Steps in an epoch; the same on every rank.
     pub fn steps(&self) -> u32 {
         self.steps
