@@ -217,5 +217,8 @@ impl Scheduler for Engine {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
+mod edf_tests;
+#[cfg(test)]
+mod rig;
+#[cfg(test)]
 mod tests;

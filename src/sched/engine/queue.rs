@@ -71,9 +71,9 @@ impl Backlog {
         self.items.first_key_value().map(|(k, i)| (*k, *i))
     }
 
-    /// Work of the first step in the queue, expected nanoseconds.
-    pub(super) fn first_work(&self) -> u64 {
-        self.work.first_key_value().map_or(0, |(_, w)| *w)
+    /// Steps in the queue in order, each with its work, expected nanoseconds.
+    pub(super) fn work(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.work.iter().map(|((_, place), work)| (*place as u32, *work))
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
         queue.push(key(true, 0, 30, 2), item(0, 30));
         queue.push(Key { fresh: false, ..key(true, 0, 5, 3) }, item(0, 5));
         queue.push(key(false, 2, 1, 4), item(2, 1));
-        assert_eq!(queue.first_work(), 1);
+        assert!(queue.work().eq([(2, 1), (0, 45), (1, 50)]));
         let mut slots = Vec::new();
         while let Some((key, _)) = queue.first() {
             slots.push(key.slot);
@@ -110,11 +110,11 @@ mod tests {
         let (a, b) = (key(true, 3, 7, 0), key(true, 3, 9, 1));
         queue.push(a, Item { step: 3, expected: 7 });
         queue.push(b, Item { step: 3, expected: 9 });
-        assert_eq!(queue.first_work(), 16);
+        assert!(queue.work().eq([(3, 16)]));
         queue.remove(&b);
-        assert_eq!(queue.first_work(), 7);
+        assert!(queue.work().eq([(3, 7)]));
         assert_eq!(queue.remove(&b), None);
         queue.remove(&a);
-        assert_eq!(queue.first_work(), 0);
+        assert_eq!(queue.work().next(), None);
     }
 }

@@ -167,10 +167,11 @@ impl Workers {
         self.single_by_turn.first().map(|(_, id)| *id)
     }
 
-    /// Of the workers with room for a next ticket, the first that is expected to be free from `now` on, and when.
-    /// One that is overdue is left out: nobody knows when it will be free.
-    pub(super) fn soonest_single(&self, now: Time) -> Option<(Time, WorkerId)> {
-        self.single_by_free.range((now, WorkerId(0))..).next().copied()
+    /// Workers with room for a next ticket that are expected to be free within these times, the soonest first.
+    /// One that is overdue is never among them if `from` is now: nobody knows when it will be free.
+    pub(super) fn singles(&self, from: Time, to: Time) -> impl Iterator<Item = (Time, ServerId, WorkerId)> {
+        let range = self.single_by_free.range((from, WorkerId(0))..=(to, WorkerId(u16::MAX)));
+        range.filter_map(|(free, id)| Some((*free, self.server(*id)?, *id)))
     }
 
     /// When the first worker of a server is expected to be free, and how many it has.
@@ -222,13 +223,13 @@ mod tests {
         let mut w = workers(3);
         w.give(WorkerId(0), TicketId(1), 50, 100);
         assert_eq!(w.longest_idle(), Some(WorkerId(1)));
-        assert_eq!(w.soonest_single(100), Some((150, WorkerId(0))));
-        assert_eq!(w.soonest_single(151), None, "overdue");
+        assert_eq!(w.singles(100, 150).next(), Some((150, ServerId(0), WorkerId(0))));
+        assert_eq!(w.singles(151, 900).next(), None, "overdue");
         assert_eq!(w.idle_on(ServerId(0)), Some(WorkerId(2)));
         w.give(WorkerId(0), TicketId(2), 50, 110);
-        assert_eq!(w.soonest_single(100), None);
+        assert_eq!(w.singles(100, 900).next(), None);
         w.end(WorkerId(0), TicketId(1), 140);
-        assert_eq!(w.soonest_single(100), Some((190, WorkerId(0))));
+        assert_eq!(w.singles(100, 900).next(), Some((190, ServerId(0), WorkerId(0))));
         assert_eq!(w.outlook(ServerId(0), 140), Some((140, 2)));
         assert_eq!(w.down(WorkerId(0)), [TicketId(2)]);
         assert_eq!(w.down(WorkerId(0)), []);

@@ -132,7 +132,7 @@ impl Plan {
     pub(crate) fn words(&self, files: &str) -> String {
         let passes = self.rows as f64 / self.clips as f64;
         format!(
-            "{files}; each clip is used {passes:.1} times, with a crop of its own each time\n\
+            "{files}; each clip is used {passes:.1} times, each time cropped anew\n\
              {} ranks × {} samples a step, {} steps, the first {} of them not measured\n\
              all policies: {} cores, {} batches ahead of the one in use, {} MiB of slab a rank\n\
              local: {} workers a rank (prefetch 2) on all cores; pool and helix: a worker pinned to each core\n\
