@@ -222,9 +222,11 @@ impl Drop for Elected {
 
 /// Starts the daemon and waits until it listens.
 fn start(path: &Path, lock: Elected, cancelled: &dyn Fn() -> bool) -> Result<OwnedFd, DialError> {
+    crate::crash::point("elected");
     let program = find_program();
     let (mut child, log) = spawn_daemon(&program, path)?;
     tracing::info!("started {} (process {}) for {}", program.display(), child.id(), path.display());
+    crate::crash::point("daemon.spawned");
     let begun = Instant::now();
     let result = loop {
         match try_connect(path) {

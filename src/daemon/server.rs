@@ -59,6 +59,7 @@ impl Server {
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
         let signals = signals.map_err(io::Error::from)?;
         let listener = listen_at(&options.socket)?;
+        crate::crash::point("listening");
         let mut poller = Poller::new()?;
         poller.add(listener.as_fd(), Source::Listener)?;
         poller.add(signals.as_fd(), Source::Signals)?;
@@ -285,8 +286,10 @@ impl Server {
     }
 
     fn close(&mut self) {
+        crate::crash::point("closing");
         // The socket first: whoever connects from now on finds nobody and starts a daemon anew.
         remove_socket(&self.options.socket);
+        crate::crash::point("socket.removed");
         for job in self.jobs.values_mut() {
             job.close(&mut self.poller);
         }

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use super::{Job, Source};
+use crate::crash;
 use crate::daemon::conn::{Conn, Gone};
 use crate::daemon::poller::Poller;
 use crate::daemon::regions::State;
@@ -43,7 +44,10 @@ impl Job {
             Ok(worker)
         });
         match started {
-            Ok(worker) => self.workers[usize::from(slot)] = Some(worker),
+            Ok(worker) => {
+                self.workers[usize::from(slot)] = Some(worker);
+                crash::point("worker.started");
+            }
             Err(e) => {
                 self.failed_starts += 1;
                 tracing::error!(job = self.name, slot, "cannot start a worker: {e}");
@@ -97,6 +101,7 @@ impl Job {
             return Ok(());
         }
         self.failed_starts = 0;
+        crash::point("worker.introduced");
         let node = worker.core.and_then(|core| self.cores.node.get(&core)).copied().unwrap_or(0);
         let live: Vec<u16> = self.sessions.values().filter(|s| s.phase == Phase::Live).map(|s| s.id).collect();
         for session in live {
@@ -129,6 +134,7 @@ impl Job {
             Ok(()) => {
                 worker.attached.insert(session);
                 s.mapped_by.insert(slot);
+                crash::point("attach.sent");
             }
             Err(e) => {
                 tracing::warn!(job = self.name, slot, "worker lost: {e}");
@@ -223,6 +229,7 @@ impl Job {
         self.hear_worker(slot);
         self.fetch_complaints(slot);
         let Some(mut worker) = self.workers[usize::from(slot)].take() else { return };
+        crash::point("mourning.drained");
         poller.remove(worker.pidfd.as_fd(), Source::WorkerDeath(self.id, slot, generation));
         if let Some(conn) = &worker.conn {
             poller.remove(conn.fd(), Source::Worker(self.id, slot, generation));
@@ -238,6 +245,7 @@ impl Job {
             // Only the oldest ticket was being decoded; the one behind it is innocent.
             self.ticket_lost(*ticket, nth == 0, fault, &what);
         }
+        crash::point("mourning.tickets");
         self.retell(slot);
         let was_up = worker.is_up();
         let attached = std::mem::take(&mut worker.attached);
