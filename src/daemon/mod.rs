@@ -8,6 +8,7 @@
 
 mod conn;
 pub mod cores;
+mod histogram;
 mod job;
 mod pidfd;
 mod poller;

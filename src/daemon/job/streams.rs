@@ -450,6 +450,7 @@ impl Job {
         }
         if let Some(session) = self.sessions.remove(&id) {
             let stream = session.stream.0;
+            self.orphans.retain(|orphan, _| orphan.0 != id);
             if !self.sessions.values().any(|s| s.stream.0 == stream) {
                 self.close_in_sched(StreamId(stream));
                 self.streams.remove(&stream);

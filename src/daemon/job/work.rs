@@ -117,7 +117,11 @@ impl Job {
         self.stats.tickets += 1;
         self.flights.insert(ticket, Flight { worker, session: id, grant, slot, attempt, sample, epoch, step });
         crash::point("ticket.assigned");
-        if !w.push(&message) {
+        if w.push(&message) {
+            if let Some(fired) = self.orphans.remove(&(id, grant, slot)) {
+                self.reissue_us.note(now().saturating_sub(fired) / 1000);
+            }
+        } else {
             // Its death will give the ticket to someone else.
             w.held.push_back(ticket);
             self.quarantine(worker, "its ticket ring is spoilt");
@@ -205,6 +209,8 @@ impl Job {
         self.flights.remove(&ticket);
         if let Some(worker) = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut) {
             worker.held.retain(|held| *held != ticket);
+            worker.proven = true;
+            self.failed_starts = 0;
         }
     }
 
@@ -305,6 +311,7 @@ impl Job {
         let Some(block) = session.regions.reap(grant) else { return };
         crash::point("block.freed");
         session.grants.remove(&(block.iter, block.step));
+        self.orphans.retain(|&(session, of, _), _| (session, of) != (id, grant));
         let (stream, rank) = (session.stream, session.rank);
         self.events.push_back(Event::Released { stream, rank, iter: block.iter, step: block.step });
     }
