@@ -39,6 +39,8 @@
 pub mod client;
 #[cfg(feature = "decode")]
 pub mod corpus;
+#[doc(hidden)]
+pub mod crash;
 #[cfg(feature = "decode")]
 pub mod daemon;
 #[cfg(feature = "decode")]

@@ -18,6 +18,7 @@ use super::options::State;
 use super::session::{self, JoinError, Packet, Session, generation_ended};
 use super::shared::{Link, Setup, Shared};
 use super::table::{Table, Violation};
+use crate::crash;
 use crate::proto::VERSION;
 use crate::proto::options::OnError;
 use crate::proto::session::{FromRank, Join, ToRank};
@@ -168,6 +169,7 @@ impl Collector {
                 }
                 return Ok(());
             };
+            crash::point("assembled");
             drop(core);
             let batch = Batch::new(Arc::clone(store), assembled, options.stream.transform.dtype, *fixed);
             if batch.skipped() > 0 {
@@ -289,6 +291,7 @@ impl Collector {
         if socket.send(&FromRank::Leave, &[]).is_err() {
             return true;
         }
+        crash::point("leave.said");
         while let Ok(true) = socket.readable(FAREWELL.saturating_sub(begun.elapsed())) {
             match socket.receive() {
                 Ok(Packet::Said(packet, _)) if !matches!(*packet, ToRank::Bye) => {}
@@ -323,6 +326,7 @@ impl Collector {
             }
             Err(e) => return Err(gone(format!("its lifeline cannot be watched: {e}"))),
         }
+        crash::point("rejoin.quiet");
         // What its workers had finished is as good as ever.
         match self.look(true) {
             // A batch whose reasons went down with the daemon is made again.
@@ -337,6 +341,7 @@ impl Collector {
             Err(ConnectError::Refused { reason, .. }) => return Err(End::Error(LoaderError::Failed { reason })),
             Err(error) => return Err(gone(error.to_string())),
         };
+        crash::point("rejoin.joined");
         self.session = session;
         self.shared.lock().restarts += 1;
         self.attach(outlet, highest);

@@ -14,6 +14,7 @@ use super::ledger::{Grant, Ledger};
 use super::options::{Options, State};
 use super::shared::{Setup, Shared};
 use super::store::Store;
+use crate::crash;
 use crate::device::Device;
 use crate::manifest::Manifest;
 use crate::proto::session::BadSample;
@@ -105,6 +106,7 @@ impl Loader {
     ///
     /// Nothing is decoded before the first iteration begins.
     pub fn connect(options: Options) -> Result<Loader, ConnectError> {
+        crash::arm("rank");
         options.check()?;
         let system = |doing| move |source| ConnectError::System { doing, source };
         let job = options.job.clone().unwrap_or_else(|| embed::default_job(|name| std::env::var(name).ok()));
@@ -114,6 +116,7 @@ impl Loader {
         };
         let manifest = Arc::new(Manifest::open(&options.manifest)?);
         let store = Arc::new(Store::create(&options, &manifest)?);
+        crash::point("slab.made");
         let transform = &options.stream.transform;
         let fixed = transform.is_uniform().then(|| transform.shape(&Default::default()));
         let state = options.state;
@@ -121,6 +124,7 @@ impl Loader {
         let wake = eventfd().map_err(system("make an eventfd"))?;
         let shared = Arc::new(Shared::new(setup, Ledger::new(), wake));
         let (session, outlet, _) = establish(&shared, &|| false)?;
+        crash::point("joined");
         let (steps, samples) = (session.opened.steps, session.opened.samples);
         let collector = Collector::new(Arc::clone(&shared), session, outlet);
         let thread = std::thread::Builder::new().name("helix-rank".into()).spawn(|| collector.run());
@@ -230,6 +234,7 @@ impl Loader {
             (self.running, self.state) = (false, State { epoch: self.state.epoch.saturating_add(1), step: 0 });
             return Ok(None);
         };
+        crash::point("leased");
         let delivered = Instant::now();
         let wait = delivered.duration_since(called);
         batch.waited(nanos(wait));

@@ -120,6 +120,7 @@ impl Daemon {
         let tickets = Consumer::new(link.clone(), 0, link_capacity).map_err(io::Error::other)?;
         let done = Producer::fresh(link, ring_bytes(link_capacity), link_capacity).map_err(io::Error::other)?;
         nonblocking(&sock)?;
+        crate::crash::point("welcomed");
         let daemon = Daemon {
             sock,
             slot,
@@ -207,6 +208,7 @@ impl Daemon {
         // The predecessor may have died between a message and its bell.
         attached.ringer.ring_anyway(lane_number);
         self.sessions.insert(*session, Arc::new(attached));
+        crate::crash::point("attached");
         Ok(())
     }
 
