@@ -9,3 +9,4 @@ pub mod manifest;
 pub mod proto;
 pub mod ring;
 pub mod sched;
+pub mod sim;
