@@ -51,5 +51,9 @@ pub mod proto;
 pub mod results;
 pub mod ring;
 pub mod sched;
+<<<<<<< HEAD
 
 pub use client::{Batch, ConnectError, Loader, LoaderError, Options, State};
+=======
+pub mod sim;
+>>>>>>> sched
