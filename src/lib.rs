@@ -39,6 +39,8 @@
 pub mod client;
 #[cfg(feature = "decode")]
 pub mod corpus;
+#[doc(hidden)]
+pub mod crash;
 #[cfg(feature = "decode")]
 pub mod daemon;
 #[cfg(feature = "decode")]
@@ -49,6 +51,7 @@ pub mod proto;
 pub mod results;
 pub mod ring;
 pub mod sched;
+pub mod sim;
 
 pub use client::{Batch, ConnectError, Loader, LoaderError, Options, State};
 

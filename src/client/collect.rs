@@ -18,6 +18,7 @@ use super::options::State;
 use super::session::{self, JoinError, Packet, Session, generation_ended};
 use super::shared::{Link, Setup, Shared};
 use super::table::{Table, Violation};
+use crate::crash;
 use crate::proto::VERSION;
 use crate::proto::options::OnError;
 use crate::proto::session::{FromRank, Join, ToRank};
@@ -168,14 +169,15 @@ impl Collector {
                 }
                 return Ok(());
             };
-            drop(core); // gaps are closed without keeping `next()` from what is ready
+            crash::point("assembled");
+            drop(core);
             let batch = Batch::new(Arc::clone(store), assembled, options.stream.transform.dtype, *fixed);
             if batch.skipped() > 0 {
                 self.hear_socket()?; // the reasons were sent before the skips: who has the batch can ask for them
             }
             let mut core = self.shared.lock();
             if core.serial == serial {
-                core.wanted = Some(State { epoch: batch.epoch(), step: batch.step() + 1 });
+                core.wanted = Some(State { epoch: batch.epoch(), step: batch.step().saturating_add(1) });
                 core.queue.push_back(batch);
                 self.shared.ready.notify_all();
             }
@@ -291,6 +293,7 @@ impl Collector {
         if socket.send(&FromRank::Leave, &[]).is_err() {
             return true;
         }
+        crash::point("leave.said");
         while let Ok(true) = socket.readable(FAREWELL.saturating_sub(begun.elapsed())) {
             match socket.receive() {
                 Ok(Packet::Said(packet, _)) if !matches!(*packet, ToRank::Bye) => {}
@@ -325,6 +328,7 @@ impl Collector {
             }
             Err(e) => return Err(gone(format!("its lifeline cannot be watched: {e}"))),
         }
+        crash::point("rejoin.quiet");
         // What its workers had finished is as good as ever.
         match self.look(true) {
             // A batch whose reasons went down with the daemon is made again.
@@ -339,6 +343,7 @@ impl Collector {
             Err(ConnectError::Refused { reason, .. }) => return Err(End::Error(LoaderError::Failed { reason })),
             Err(error) => return Err(gone(error.to_string())),
         };
+        crash::point("rejoin.joined");
         self.session = session;
         self.shared.lock().restarts += 1;
         self.attach(outlet, highest);

@@ -1,8 +1,10 @@
 //! The daemon's loop: one thread, one epoll, every job.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,11 +17,13 @@ use nix::sys::socket::{
 
 use super::conn::Conn;
 use super::cores::Cores;
-use super::job::Job;
+use super::job::{self, Job};
 use super::poller::{Poller, Source};
 use super::{DaemonError, Options};
 use crate::proto;
 use crate::proto::session::{First, FromRank, FromTool, FromWorker, ToRank, ToTool};
+use crate::ring::bell::Guard;
+use crate::sched::event::Time;
 
 /// Connections that have not said who they are; more are turned away.
 const MAX_STRANGERS: usize = 256;
@@ -37,6 +41,8 @@ pub struct Server {
     options: Options,
     poller: Poller,
     listener: OwnedFd,
+    /// The socket's file.
+    name: FileId,
     signals: SignalFd,
     strangers: HashMap<u64, (Conn, Instant)>,
     next_stranger: u64,
@@ -44,6 +50,8 @@ pub struct Server {
     next_job: u32,
     had_job: bool,
     born: Instant,
+    /// When the events that are being handled were seen.
+    woken: Time,
     cores: Arc<Cores>,
     stop: bool,
 }
@@ -58,7 +66,11 @@ impl Server {
         mask.thread_block().map_err(io::Error::from)?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
         let signals = signals.map_err(io::Error::from)?;
-        let listener = listen_at(&options.socket)?;
+        let (listener, name) = listen_at(&options.socket)?;
+        if options.embedded {
+            end_election(&options.socket)?;
+        }
+        crate::crash::point("listening");
         let mut poller = Poller::new()?;
         poller.add(listener.as_fd(), Source::Listener)?;
         poller.add(signals.as_fd(), Source::Signals)?;
@@ -74,6 +86,7 @@ impl Server {
             options,
             poller,
             listener,
+            name,
             signals,
             strangers: HashMap::new(),
             next_stranger: 0,
@@ -81,6 +94,7 @@ impl Server {
             next_job: 0,
             had_job: false,
             born: Instant::now(),
+            woken: job::now(),
             cores,
             stop: false,
         })
@@ -88,12 +102,15 @@ impl Server {
 
     /// Serves until a signal, or until the embedded daemon's job is over.
     pub fn run(mut self) -> Result<(), DaemonError> {
+        // A bell that a hostile peer has made blocking must not stop the others' daemon.
+        let _guard = Guard::new()?;
         let mut woken = Vec::new();
         let mut looked = Instant::now();
         while !self.stop {
             let timeout = self.timeout();
             let quiet = self.jobs.values_mut().all(Job::park);
             let waited = self.poller.wait(if quiet { timeout } else { Some(0) }, &mut woken);
+            self.woken = job::now();
             self.jobs.values_mut().for_each(Job::unpark);
             waited?;
             let all = looked.elapsed() >= LOOK_AGAIN;
@@ -142,7 +159,10 @@ impl Server {
             Source::Rank(job, id) => self.with(job, |job, poller| job.rank_packets(id, poller)),
             Source::RankDeath(job, id) => self.with(job, |job, poller| job.rank_died(id, poller)),
             Source::Worker(job, slot, gen_) => self.with(job, |job, poller| job.worker_packets(slot, gen_, poller)),
-            Source::WorkerDeath(job, slot, gen_) => self.with(job, |job, poller| job.worker_died(slot, gen_, poller)),
+            Source::WorkerDeath(job, slot, gen_) => {
+                let fired = self.woken;
+                self.with(job, |job, poller| job.worker_died(slot, gen_, fired, poller));
+            }
         }
     }
 
@@ -285,8 +305,10 @@ impl Server {
     }
 
     fn close(&mut self) {
+        crate::crash::point("closing");
         // The socket first: whoever connects from now on finds nobody and starts a daemon anew.
-        remove_socket(&self.options.socket);
+        remove_socket(&self.options.socket, self.name);
+        crate::crash::point("socket.removed");
         for job in self.jobs.values_mut() {
             job.close(&mut self.poller);
         }
@@ -294,7 +316,7 @@ impl Server {
 }
 
 /// Listens at a path. A socket file without a listener is what a killed daemon left behind: it is replaced.
-fn listen_at(path: &Path) -> Result<OwnedFd, DaemonError> {
+fn listen_at(path: &Path) -> Result<(OwnedFd, FileId), DaemonError> {
     let seqpacket = || {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(io::Error::from)
@@ -319,12 +341,41 @@ fn listen_at(path: &Path) -> Result<OwnedFd, DaemonError> {
     }
     nix::sys::stat::umask(before);
     bound.map_err(|e| failed(e.into()))?;
+    let name = file_id(&path.symlink_metadata().map_err(failed)?);
     let backlog = Backlog::new(128).map_err(io::Error::from)?;
     listen(&sock, backlog).map_err(|e| failed(e.into()))?;
-    Ok(sock)
+    Ok((sock, name))
 }
 
-fn remove_socket(path: &PathBuf) {
+/// Device and inode of a file.
+type FileId = (u64, u64);
+
+fn file_id(meta: &std::fs::Metadata) -> FileId {
+    (meta.dev(), meta.ino())
+}
+
+/// An embedded daemon has the lock of its election as standard input, so that it is alone even if its starter died.
+/// Now that it listens nobody needs the lock: its file goes, if it is still this one that lies there.
+fn end_election(socket: &Path) -> io::Result<()> {
+    let lock = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    let path = PathBuf::from(path);
+    if path.symlink_metadata().is_ok_and(|there| lock.metadata().is_ok_and(|ours| file_id(&there) == file_id(&ours)))
+        && let Err(e) = std::fs::remove_file(&path)
+    {
+        tracing::warn!("cannot remove {}: {e}", path.display());
+    }
+    nix::unistd::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(())
+}
+
+/// Removes the socket's file, unless another daemon's is there by now.
+fn remove_socket(path: &Path, name: FileId) {
+    if path.symlink_metadata().is_ok_and(|there| file_id(&there) != name) {
+        tracing::warn!("{} belongs to another daemon by now: left alone", path.display());
+        return;
+    }
     if let Err(e) = std::fs::remove_file(path)
         && e.kind() != io::ErrorKind::NotFound
     {

@@ -43,6 +43,8 @@ pub struct Worker {
     pub pidfd: PidFd,
     /// Tickets handed over and not ended, oldest first.
     pub held: VecDeque<u64>,
+    /// Whether it has ended a ticket.
+    pub proven: bool,
     /// Sessions whose slab it may have mapped.
     pub attached: BTreeSet<u16>,
     /// The core it runs on, if it is pinned.
@@ -82,6 +84,7 @@ impl Worker {
             conn: None,
             pidfd,
             held: VecDeque::new(),
+            proven: false,
             attached: BTreeSet::new(),
             core,
             child,

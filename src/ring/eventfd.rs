@@ -1,9 +1,9 @@
 //! An eventfd that no peer can make us block on.
 //!
 //! Everyone who was handed the descriptor shares its one file description, and may clear its `O_NONBLOCK`, fill its
-//! counter or drain it. So a read carries its own `RWF_NOWAIT`, and a write first asks whether there is room: a
-//! counter without room is a bell that is ringing already. What a peer does between the look and the write is for
-//! the [`Guard`]. Its count means nothing: look again.
+//! counter or drain it. So a read carries its own `RWF_NOWAIT`. A write cannot; it first looks whether the flag is
+//! still there, which no honest peer clears. What a peer does between the look and the write is for the [`Guard`].
+//! A full counter is a bell that is ringing already; what it counts means nothing but: look again.
 
 mod guard;
 
@@ -18,6 +18,7 @@ use std::{
 };
 
 use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll, ppoll},
     sys::{
         eventfd::{EfdFlags, EventFd as NixEventFd},
@@ -32,13 +33,13 @@ pub use guard::Guard;
 #[derive(Debug, Clone)]
 pub struct EventFd {
     fd: Arc<OwnedFd>,
-    stalled: Arc<AtomicBool>,
+    tampered: Arc<AtomicBool>,
 }
 
 impl From<OwnedFd> for EventFd {
     /// One that was made elsewhere and handed over.
     fn from(fd: OwnedFd) -> EventFd {
-        EventFd { fd: Arc::new(fd), stalled: Arc::default() }
+        EventFd { fd: Arc::new(fd), tampered: Arc::default() }
     }
 }
 
@@ -56,10 +57,19 @@ impl EventFd {
 
     /// Makes it readable.
     pub fn signal(&self) {
-        let mut room = [PollFd::new(self.fd(), PollFlags::POLLOUT)];
-        if matches!(poll(&mut room, PollTimeout::ZERO), Ok(1)) {
+        let flags = fcntl(&*self.fd, FcntlArg::F_GETFL).map_or(OFlag::O_NONBLOCK, OFlag::from_bits_retain);
+        if flags.contains(OFlag::O_NONBLOCK) || self.mend(flags) {
             self.write();
         }
+    }
+
+    /// Makes it non-blocking again; whether there is room to write.
+    #[cold]
+    fn mend(&self, flags: OFlag) -> bool {
+        self.tampered.store(true, Ordering::Relaxed);
+        let _ = fcntl(&*self.fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK));
+        let mut room = [PollFd::new(self.fd(), PollFlags::POLLOUT)];
+        matches!(poll(&mut room, PollTimeout::ZERO), Ok(1))
     }
 
     fn write(&self) {
@@ -68,13 +78,13 @@ impl EventFd {
             let _ = unistd::write(&*self.fd, &1u64.to_ne_bytes());
         });
         if freed {
-            self.stalled.store(true, Ordering::Relaxed);
+            self.tampered.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether a peer once made a guarded thread of ours wait. No honest one can: end its job.
-    pub fn stalled(&self) -> bool {
-        self.stalled.load(Ordering::Relaxed)
+    /// Whether a peer has cleared its `O_NONBLOCK`, or even made a guarded thread of ours wait. That takes intent.
+    pub fn tampered(&self) -> bool {
+        self.tampered.load(Ordering::Relaxed)
     }
 
     /// Makes it unreadable, whatever its count was.

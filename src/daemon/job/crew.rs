@@ -4,21 +4,22 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use super::{Job, Source};
+use crate::crash;
 use crate::daemon::conn::{Conn, Gone};
 use crate::daemon::poller::Poller;
 use crate::daemon::regions::State;
-use crate::daemon::sessions::{LANE_CAPACITY, LANES, Phase, SESSION_BELLS};
+use crate::daemon::sessions::{LANE_CAPACITY, LANES, Phase, SESSION_BELLS, Session};
 use crate::daemon::workers::{Shared, Worker, segment_fd};
 use crate::proto::message::{Body, Head, Ready, kind};
 use crate::proto::options::Policy;
 use crate::proto::session::{FromWorker, ToRank, ToWorker};
-use crate::sched::event::{Event, ServerId, WorkerId};
+use crate::sched::event::{Event, ServerId, Time, WorkerId};
 
 /// A sample that kills its worker by a fault of its own this often is bad.
 const MAX_FAULTS: u8 = 2;
 /// A sample that loses this many workers to SIGKILL is bad: the kernel's OOM killer looks the same as a person.
 const MAX_KILLS: u8 = 8;
-/// Workers that die before they introduce themselves, in a row, until the job is given up.
+/// Workers that die before they do anything, with no ticket ended by another in between, until the job is given up.
 const MAX_FAILED_STARTS: u32 = 5;
 
 impl Job {
@@ -43,7 +44,10 @@ impl Job {
             Ok(worker)
         });
         match started {
-            Ok(worker) => self.workers[usize::from(slot)] = Some(worker),
+            Ok(worker) => {
+                self.workers[usize::from(slot)] = Some(worker);
+                crash::point("worker.started");
+            }
             Err(e) => {
                 self.failed_starts += 1;
                 tracing::error!(job = self.name, slot, "cannot start a worker: {e}");
@@ -96,7 +100,7 @@ impl Job {
             worker.pidfd.kill();
             return Ok(());
         }
-        self.failed_starts = 0;
+        crash::point("worker.introduced");
         let node = worker.core.and_then(|core| self.cores.node.get(&core)).copied().unwrap_or(0);
         let live: Vec<u16> = self.sessions.values().filter(|s| s.phase == Phase::Live).map(|s| s.id).collect();
         for session in live {
@@ -129,6 +133,7 @@ impl Job {
             Ok(()) => {
                 worker.attached.insert(session);
                 s.mapped_by.insert(slot);
+                crash::point("attach.sent");
             }
             Err(e) => {
                 tracing::warn!(job = self.name, slot, "worker lost: {e}");
@@ -213,8 +218,8 @@ impl Job {
         }
     }
 
-    /// A worker's pidfd fired: it is dead.
-    pub fn worker_died(&mut self, slot: u16, generation: u32, poller: &mut Poller) {
+    /// A worker's pidfd has fired, at `fired`: it is dead.
+    pub fn worker_died(&mut self, slot: u16, generation: u32, fired: Time, poller: &mut Poller) {
         let known = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut);
         if known.is_none_or(|w| w.generation != generation) {
             return;
@@ -223,6 +228,7 @@ impl Job {
         self.hear_worker(slot);
         self.fetch_complaints(slot);
         let Some(mut worker) = self.workers[usize::from(slot)].take() else { return };
+        crash::point("mourning.drained");
         poller.remove(worker.pidfd.as_fd(), Source::WorkerDeath(self.id, slot, generation));
         if let Some(conn) = &worker.conn {
             poller.remove(conn.fd(), Source::Worker(self.id, slot, generation));
@@ -231,14 +237,18 @@ impl Job {
         let (what, fault) = obituary(&status);
         tracing::warn!(job = self.name, slot, pid = worker.pid(), "worker died: {what}");
         self.stats.restarts += 1;
-        if !worker.is_up() {
+        // One that dies of itself before it does anything will do so again.
+        if !worker.is_up() || (fault && !worker.proven && worker.held.is_empty()) {
             self.failed_starts += 1;
         }
         for (nth, ticket) in worker.held.iter().enumerate() {
             // Only the oldest ticket was being decoded; the one behind it is innocent.
-            self.ticket_lost(*ticket, nth == 0, fault, &what);
+            self.ticket_lost(*ticket, (nth == 0).then_some(fault), &what, fired);
         }
+        crash::point("mourning.tickets");
         self.retell(slot);
+        // It may have died between the word and the bell.
+        self.sessions.values().for_each(Session::wake);
         let was_up = worker.is_up();
         let attached = std::mem::take(&mut worker.attached);
         drop(worker);
@@ -255,13 +265,14 @@ impl Job {
         self.drive();
     }
 
-    /// A dead worker's ticket: again, or a bad sample when it has cost too many workers.
-    fn ticket_lost(&mut self, ticket: u64, suspect: bool, fault: bool, what: &str) {
+    /// A dead worker's ticket: again, or a bad sample when it has cost too many workers. `fault` is `None` when the
+    /// worker was not at it.
+    fn ticket_lost(&mut self, ticket: u64, fault: Option<bool>, what: &str, fired: Time) {
         let Some(flight) = self.flights.remove(&ticket) else { return };
         self.stats.reissued += 1;
         let Some(session) = self.sessions.get_mut(&flight.session) else { return };
         let Ok(region) = session.regions.lost(flight.grant, flight.slot) else { return };
-        if suspect {
+        if let Some(fault) = fault {
             let count = if fault { &mut region.faults } else { &mut region.kills };
             *count += 1;
         }
@@ -269,9 +280,10 @@ impl Job {
             let cost = region.faults.max(region.kills);
             self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
             self.bad_sample(&flight, "worker", &format!("it cost {cost} workers; the last one: {what}"));
-        } else {
-            self.reap_block(flight.session, flight.grant);
+        } else if self.workers.iter().flatten().any(Worker::is_up) {
+            self.orphans.insert((flight.session, flight.grant, flight.slot), fired);
         }
+        self.reap_block(flight.session, flight.grant);
     }
 
     /// Repeats to the ranks what a dead worker had finished: its own message may never have been sent.

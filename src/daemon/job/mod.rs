@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::cores::Cores;
+use super::histogram::Histogram;
 use super::poller::{Poller, Source};
 use super::sessions::{MAX_SESSIONS, SESSION_BELLS, SESSION_LANES, Session};
 use super::workers::Worker;
@@ -106,6 +107,10 @@ pub struct Job {
     scratch: Vec<Decision>,
     wake: Option<Time>,
     flights: HashMap<u64, Flight>,
+    /// Samples (session, grant, slot) that lost their worker while another was up, and when its pidfd fired.
+    orphans: HashMap<(u16, u32, u16), Time>,
+    /// How long they were without one, microseconds.
+    reissue_us: Histogram,
     complaints: HashMap<u64, (String, String)>,
     notices: HashSet<String>,
     stats: JobStats,
@@ -160,6 +165,8 @@ impl Job {
             scratch: Vec::new(),
             wake: None,
             flights: HashMap::new(),
+            orphans: HashMap::new(),
+            reissue_us: Histogram::default(),
             complaints: HashMap::new(),
             notices: HashSet::new(),
             stats: JobStats::default(),
@@ -265,7 +272,7 @@ impl Job {
         let workers: Vec<_> = workers.collect();
         serde_json::json!({
             "job": self.name, "uid": self.uid, "sessions": sessions, "workers": workers, "stats": self.stats,
-            "tickets_in_flight": self.flights.len(),
+            "tickets_in_flight": self.flights.len(), "reissue_us": self.reissue_us,
         })
     }
 }

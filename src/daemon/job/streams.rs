@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Job, Source, Stream};
+use crate::crash;
 use crate::daemon::conn::Conn;
 use crate::daemon::poller::Poller;
 use crate::daemon::regions::Regions;
@@ -214,6 +215,7 @@ impl Job {
         if let Some(s) = self.streams.get_mut(&stream.0) {
             s.members.insert(join.rank, id);
         }
+        crash::point("rank.admitted");
         let world = join.stream.world;
         let workers = match join.run.workers {
             0 => self.default_workers(join.run.policy, world),
@@ -235,6 +237,7 @@ impl Job {
             return;
         }
         stream.opened = true;
+        crash::point("stream.complete");
         self.events.push_back(Event::StreamOpened {
             stream: id,
             options: stream.options.clone(),
@@ -260,6 +263,7 @@ impl Job {
             // A socket that does not take it says so by itself, and ends the session.
             let _ = conn.send(&ToRank::Started { iter }, &[]);
         }
+        crash::point("start.said");
         let (stream, rank, server) = (s.stream, s.rank, s.server);
         self.events.push_back(Event::RankStarted { stream, rank, server, iter, epoch, step });
     }
@@ -314,6 +318,7 @@ impl Job {
             self.drive();
         }
         self.detach_all(id);
+        crash::point("leave.heard");
         self.say_bye_if_quiet(id);
     }
 
@@ -434,6 +439,7 @@ impl Job {
             && let Some(conn) = session.conn.as_mut()
         {
             let _ = conn.send(&ToRank::Bye, &[]);
+            crash::point("bye.said");
         }
     }
 
@@ -444,6 +450,7 @@ impl Job {
         }
         if let Some(session) = self.sessions.remove(&id) {
             let stream = session.stream.0;
+            self.orphans.retain(|orphan, _| orphan.0 != id);
             if !self.sessions.values().any(|s| s.stream.0 == stream) {
                 self.close_in_sched(StreamId(stream));
                 self.streams.remove(&stream);

@@ -1,6 +1,7 @@
 //! The work itself: decisions of the scheduler carried out, and what ranks and workers say of it taken in.
 
 use super::{Flight, Job, now};
+use crate::crash;
 use crate::daemon::poller::Poller;
 use crate::proto::message::{
     Batch, Body, DONE_UNTOLD, Done, Entry, Feedback, Head, Ready, Ticket, Words, head, kind,
@@ -62,6 +63,7 @@ impl Job {
         let Some(session) = self.member(stream, rank).and_then(|id| self.sessions.get_mut(&id)) else { return false };
         let Some(grant) = session.regions.grant(iter, epoch, step, places) else { return false };
         session.grants.insert((iter, step), grant);
+        crash::point("block.taken");
         let Some(block) = session.regions.block(grant) else { return false };
         let id = session.id;
         let (offset, len) = (block.offset, block.len);
@@ -75,9 +77,13 @@ impl Job {
             let Place { sample, bytes: len, home_rank, cost: tokens } = region.place;
             Entry { head, sample, offset: region.offset, len, grant, home_rank, reserved: 0, tokens }.words()
         }));
-        for words in news {
+        for (nth, words) in news.into_iter().enumerate() {
             session.tell(words);
+            if nth == 0 {
+                crash::point("batch.told");
+            }
         }
+        crash::point("entries.told");
         true
     }
 
@@ -110,7 +116,12 @@ impl Job {
         let message = Ticket { head, ticket, sample, offset: region.offset, len, grant, step, epoch, due_ms };
         self.stats.tickets += 1;
         self.flights.insert(ticket, Flight { worker, session: id, grant, slot, attempt, sample, epoch, step });
-        if !w.push(&message) {
+        crash::point("ticket.assigned");
+        if w.push(&message) {
+            if let Some(fired) = self.orphans.remove(&(id, grant, slot)) {
+                self.reissue_us.note(now().saturating_sub(fired) / 1000);
+            }
+        } else {
             // Its death will give the ticket to someone else.
             w.held.push_back(ticket);
             self.quarantine(worker, "its ticket ring is spoilt");
@@ -149,6 +160,7 @@ impl Job {
             return Ok(());
         }
         self.check_output(&done, &flight)?;
+        crash::point("done.heard");
         self.settle(slot, done.ticket);
         let Some(session) = self.sessions.get_mut(&flight.session) else { return Ok(()) };
         let told = session.regions.done(flight.grant, flight.slot, slot, done.written, done.shape);
@@ -197,6 +209,8 @@ impl Job {
         self.flights.remove(&ticket);
         if let Some(worker) = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut) {
             worker.held.retain(|held| *held != ticket);
+            worker.proven = true;
+            self.failed_starts = 0;
         }
     }
 
@@ -257,6 +271,10 @@ impl Job {
         loop {
             let Some(session) = self.sessions.get_mut(&id) else { return };
             session.flush();
+            if session.tampered() {
+                self.refuse_rank(id, "an eventfd of the job was made to block", poller);
+                return;
+            }
             let heard = match session.pop_feedback() {
                 Ok(None) => return,
                 Ok(Some(words)) => self.rank_says(id, &words),
@@ -282,6 +300,7 @@ impl Job {
             self.events.push_back(Event::StepEnded { stream, rank, iter, step, wait_ns, busy_ns });
             return Ok(());
         }
+        crash::point("release.heard");
         let grant = session.grant_of(&feedback);
         let grant = grant.ok_or_else(|| format!("it released grant {}, which it does not hold", feedback.grant))?;
         session.stats.copied += feedback.copied;
@@ -294,7 +313,9 @@ impl Job {
     pub(super) fn reap_block(&mut self, id: u16, grant: u32) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(block) = session.regions.reap(grant) else { return };
+        crash::point("block.freed");
         session.grants.remove(&(block.iter, block.step));
+        self.orphans.retain(|&(session, of, _), _| (session, of) != (id, grant));
         let (stream, rank) = (session.stream, session.rank);
         self.events.push_back(Event::Released { stream, rank, iter: block.iter, step: block.step });
     }

@@ -1,8 +1,8 @@
 //! Frees a thread that a hostile peer makes wait within a write to an eventfd.
 //!
-//! No call writes to an eventfd without waiting whatever its `O_NONBLOCK` says, and between our look at its room and
-//! our write a peer can clear that flag and fill the counter. So a process that must not stand still for a peer (the
-//! daemon, which serves other users too) has a second thread, which reads the counter of a write that lasts.
+//! No call writes to an eventfd without waiting whatever its `O_NONBLOCK` says, and between our look at that flag and
+//! our write a peer can clear it and fill the counter. So a process that must not stand still for a peer (the daemon,
+//! which serves other users too) has a second thread, which reads the counter of a write that lasts.
 
 use std::{
     cell::RefCell,
