@@ -53,3 +53,4 @@ pub mod ring;
 pub mod sched;
 
 pub use client::{Batch, ConnectError, Loader, LoaderError, Options, State};
+pub mod sim;
