@@ -28,4 +28,4 @@ loom: setup ## the ring and the doorbell under every interleaving
 	@sh ci/loom.sh
 
 results: build ## the rows that benchmarks and demo left, those that do not hold first
-	@$(TARGET)/release/helix results $(ARGS)
+	@$(TARGET)/release/helix results $(ARGS) || [ $$? -eq 1 ] # 1: some do not hold, which is what one came to read
