@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use super::{Job, Source};
+use super::{Job, Orphan, Source};
 use crate::crash;
 use crate::daemon::conn::{Conn, Gone};
 use crate::daemon::poller::Poller;
@@ -19,6 +19,8 @@ use crate::sched::event::{Event, ServerId, Time, WorkerId};
 const MAX_FAULTS: u8 = 2;
 /// A sample that loses this many workers to SIGKILL is bad: the kernel's OOM killer looks the same as a person.
 const MAX_KILLS: u8 = 8;
+/// Tickets that a worker holds at most.
+const DEPTH: usize = 2;
 /// Workers that die before they do anything, with no ticket ended by another in between, until the job is given up.
 const MAX_FAILED_STARTS: u32 = 5;
 
@@ -241,9 +243,12 @@ impl Job {
         if !worker.is_up() || (fault && !worker.proven && worker.held.is_empty()) {
             self.failed_starts += 1;
         }
+        let room: usize =
+            self.workers.iter().flatten().filter(|w| w.is_up()).map(|w| DEPTH.saturating_sub(w.held.len())).sum();
         for (nth, ticket) in worker.held.iter().enumerate() {
             // Only the oldest ticket was being decoded; the one behind it is innocent.
-            self.ticket_lost(*ticket, (nth == 0).then_some(fault), &what, fired);
+            let fault = (nth == 0).then_some(fault);
+            self.ticket_lost(*ticket, fault, &what, Orphan { since: fired, room: nth < room });
         }
         crash::point("mourning.tickets");
         self.retell(slot);
@@ -265,8 +270,10 @@ impl Job {
 
     /// A dead worker's ticket: again, or a bad sample when it has cost too many workers. `fault` is `None` when the
     /// worker was not at it.
-    fn ticket_lost(&mut self, ticket: u64, fault: Option<bool>, what: &str, fired: Time) {
+    fn ticket_lost(&mut self, ticket: u64, fault: Option<bool>, what: &str, orphan: Orphan) {
         let Some(flight) = self.flights.remove(&ticket) else { return };
+        // It may have died between its reason and its Failed.
+        self.complaints.remove(&ticket);
         self.stats.reissued += 1;
         let Some(session) = self.sessions.get_mut(&flight.session) else { return };
         let Ok(region) = session.regions.lost(flight.grant, flight.slot) else { return };
@@ -278,8 +285,8 @@ impl Job {
             let cost = region.faults.max(region.kills);
             self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
             self.bad_sample(&flight, "worker", &format!("it cost {cost} workers; the last one: {what}"));
-        } else if self.workers.iter().flatten().any(Worker::is_up) {
-            self.orphans.insert((flight.session, flight.grant, flight.slot), fired);
+        } else {
+            self.orphans.insert((flight.session, flight.grant, flight.slot), orphan);
         }
         self.reap_block(flight.session, flight.grant);
     }

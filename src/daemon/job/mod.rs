@@ -57,6 +57,24 @@ struct Flight {
     step: u32,
 }
 
+/// A sample that has lost its worker.
+#[derive(Debug, Clone, Copy)]
+struct Orphan {
+    /// When the worker's pidfd fired.
+    since: Time,
+    /// Whether a live worker had room for it at once.
+    room: bool,
+}
+
+/// From a worker's pidfd firing to its ticket being with another worker, microseconds.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+struct Reissue {
+    /// Where a live worker had room for it at once.
+    at_once: Histogram,
+    /// Where all that live had to end something first, or none lived.
+    waited: Histogram,
+}
+
 /// Counters of a job, for the status.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize)]
 pub struct JobStats {
@@ -107,10 +125,10 @@ pub struct Job {
     scratch: Vec<Decision>,
     wake: Option<Time>,
     flights: HashMap<u64, Flight>,
-    /// Samples (session, grant, slot) that lost their worker while another was up, and when its pidfd fired.
-    orphans: HashMap<(u16, u32, u16), Time>,
-    /// How long they were without one, microseconds.
-    reissue_us: Histogram,
+    /// Samples (session, grant, slot) that have lost their worker.
+    orphans: HashMap<(u16, u32, u16), Orphan>,
+    /// How long they were without one: those for which a live worker had room from the first, and the others.
+    reissue: Reissue,
     complaints: HashMap<u64, (String, String)>,
     notices: HashSet<String>,
     stats: JobStats,
@@ -166,7 +184,7 @@ impl Job {
             wake: None,
             flights: HashMap::new(),
             orphans: HashMap::new(),
-            reissue_us: Histogram::default(),
+            reissue: Reissue::default(),
             complaints: HashMap::new(),
             notices: HashSet::new(),
             stats: JobStats::default(),
@@ -272,7 +290,7 @@ impl Job {
         let workers: Vec<_> = workers.collect();
         serde_json::json!({
             "job": self.name, "uid": self.uid, "sessions": sessions, "workers": workers, "stats": self.stats,
-            "tickets_in_flight": self.flights.len(), "reissue_us": self.reissue_us,
+            "tickets_in_flight": self.flights.len(), "reissue_us": self.reissue,
         })
     }
 }

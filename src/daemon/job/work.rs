@@ -118,8 +118,9 @@ impl Job {
         self.flights.insert(ticket, Flight { worker, session: id, grant, slot, attempt, sample, epoch, step });
         crash::point("ticket.assigned");
         if w.push(&message) {
-            if let Some(fired) = self.orphans.remove(&(id, grant, slot)) {
-                self.reissue_us.note(now().saturating_sub(fired) / 1000);
+            if let Some(orphan) = self.orphans.remove(&(id, grant, slot)) {
+                let times = if orphan.room { &mut self.reissue.at_once } else { &mut self.reissue.waited };
+                times.note(now().saturating_sub(orphan.since) / 1000);
             }
         } else {
             // Its death will give the ticket to someone else.
