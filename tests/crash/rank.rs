@@ -15,6 +15,9 @@ pub const VARIABLE: &str = "HELIX_CRASH_RANK";
 /// Ranks of a round.
 pub const WORLD: u32 = 2;
 
+/// How long a calm rank takes for a step: long enough for workers to be idle before the next.
+const STEP: std::time::Duration = std::time::Duration::from_millis(15);
+
 /// What a rank process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
@@ -25,6 +28,8 @@ pub struct Spec {
     pub last: u32,
     /// Whether to start a daemon where there is none.
     pub spawn: bool,
+    /// Whether to take steps slowly, with little ahead and more workers than that needs.
+    pub calm: bool,
 }
 
 /// What a rank says.
@@ -58,7 +63,8 @@ impl Spec {
             .rank(self.rank)
             .world(WORLD)
             .batch_size(3)
-            .workers(3)
+            .workers(if self.calm { 6 } else { 3 })
+            .max_batches(if self.calm { 2 } else { 0 })
             .pin(false)
             .seed(5)
             .drop_last(true)
@@ -122,6 +128,9 @@ fn go(spec: &Spec, state: State, kept: &mut Option<Loader>) -> Result<(), String
         }
         say(&Said::Batch(batch.epoch(), batch.step(), hash.digest()));
         held = Some(batch);
+        if spec.calm {
+            std::thread::sleep(STEP);
+        }
     }
     drop(held);
     Ok(())

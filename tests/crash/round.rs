@@ -33,6 +33,8 @@ pub struct Plan {
     pub number: u64,
     /// Whether ranks start their daemon; otherwise it stands by itself, and is not made to die.
     pub embedded: bool,
+    /// Whether there are more workers than the ranks need, so that some are idle when another dies.
+    pub calm: bool,
     pub epoch: u32,
     /// `role:point:nth`, see `crash`.
     pub entries: Vec<String>,
@@ -218,6 +220,7 @@ impl<'a> Round<'a> {
             rank: rank as u32,
             last: self.last(),
             spawn: self.plan.embedded,
+            calm: self.plan.calm,
         };
         let mut command = Command::new(std::env::current_exe().unwrap());
         self.mark(&mut command).env(VARIABLE, serde_json::to_string(&spec).unwrap());
@@ -248,12 +251,12 @@ impl<'a> Round<'a> {
                 self.kill_victim();
             }
             let until = self.victim.map_or(PATIENCE, |(at, ..)| at.saturating_duration_since(now));
-            match self.events.recv_timeout(until.min(Duration::from_millis(500))) {
+            match self.events.recv_timeout(until.min(Duration::from_millis(200))) {
                 Ok(event) => {
                     heard = Instant::now();
                     self.hear(event)?;
                 }
-                Err(RecvTimeoutError::Timeout) if heard.elapsed() < PATIENCE => {}
+                Err(RecvTimeoutError::Timeout) if heard.elapsed() < PATIENCE => self.recall(),
                 Err(_) => {
                     let at: Vec<_> = self.ranks.iter().map(|r| (r.next, r.through)).collect();
                     let status = status(&self.socket);
@@ -330,13 +333,19 @@ impl<'a> Round<'a> {
         self.dead.insert(at);
         let next = self.earliest();
         self.ranks[at] = self.start(at, self.ranks[at].life + 1, next);
-        // Those that were through must be there again, or the others wait for them.
-        for other in (0..self.ranks.len()).filter(|other| *other != at) {
-            if self.ranks[other].through {
-                self.send_back(other);
+        Ok(())
+    }
+
+    /// A rank that was through when another died must be there again, or that one waits for it for ever.
+    fn recall(&mut self) {
+        let status = status(&self.socket).unwrap_or_default();
+        let jobs = status["jobs"].as_array().cloned().unwrap_or_default();
+        for session in jobs.iter().flat_map(|job| job["sessions"].as_array().cloned().unwrap_or_default()) {
+            let at = session["rank"].as_u64().map_or(usize::MAX, |rank| rank as usize);
+            if session["phase"] == "over" && self.ranks.get(at).is_some_and(|rank| rank.through) {
+                self.send_back(at);
             }
         }
-        Ok(())
     }
 
     fn earliest(&self) -> (u32, u32) {
@@ -392,8 +401,8 @@ impl<'a> Round<'a> {
             let idle = jobs.iter().all(|job| job["tickets_in_flight"] == 0);
             if used == 0 && idle && sessions.len() == WORLD as usize {
                 let pairs = |how: &str| serde_json::from_value::<Vec<(u64, u64)>>(jobs[0]["reissue_us"][how].clone());
-                self.tally.reissued.add(pairs("at_once").map_err(|e| e.to_string())?);
-                self.tally.waited.add(pairs("waited").map_err(|e| e.to_string())?);
+                self.tally.reissued.add(pairs("idle").map_err(|e| e.to_string())?);
+                self.tally.queued.add(pairs("busy").map_err(|e| e.to_string())?);
                 return Ok(true);
             }
             if start.elapsed() > PATIENCE {

@@ -21,11 +21,11 @@ pub struct Tally {
     pub hangs: u64,
     /// Batches delivered and compared.
     pub batches: u64,
-    /// Microseconds from the end of a worker to its ticket being with another that had room for it: up to so many,
-    /// how often.
+    /// Microseconds from the end of a worker to its ticket being with another that was idle: up to so many, how
+    /// often.
     pub reissued: Times,
-    /// The same where there was no room at first.
-    pub waited: Times,
+    /// The same where none was idle.
+    pub queued: Times,
     /// What went wrong, in words.
     pub failures: Vec<String>,
 }
@@ -48,7 +48,7 @@ impl Tally {
             *self.random.entry(role).or_default() += n;
         }
         self.reissued.add(other.reissued.0);
-        self.waited.add(other.waited.0);
+        self.queued.add(other.queued.0);
         self.lost += other.lost;
         self.repeated += other.repeated;
         self.leaked_regions += other.leaked_regions;

@@ -19,20 +19,20 @@ use crate::sched::event::{Event, ServerId, Time, WorkerId};
 const MAX_FAULTS: u8 = 2;
 /// A sample that loses this many workers to SIGKILL is bad: the kernel's OOM killer looks the same as a person.
 const MAX_KILLS: u8 = 8;
-/// Tickets that a worker holds at most.
-const DEPTH: usize = 2;
 /// Workers that die before they do anything, with no ticket ended by another in between, until the job is given up.
 const MAX_FAILED_STARTS: u32 = 5;
 
 impl Job {
-    /// Starts what is missing up to `wanted` workers.
-    pub(super) fn want_workers(&mut self, wanted: u16, pin: bool, poller: &mut Poller) {
+    /// Has what is missing up to `wanted` workers started, also what died while there was no rank to serve.
+    pub(super) fn want_workers(&mut self, wanted: u16, pin: bool) {
         self.pin = pin;
-        self.wanted_workers = self.wanted_workers.max(wanted);
-        while self.workers.len() < usize::from(self.wanted_workers) {
-            let slot = self.workers.len() as u16;
-            self.workers.push(None);
-            self.start_worker(slot, poller);
+        let slots = self.workers.len().max(usize::from(wanted));
+        self.workers.resize_with(slots, || None);
+        for slot in 0..slots as u16 {
+            let planned = self.revive.iter().any(|(of, _)| *of == slot);
+            if self.workers[usize::from(slot)].is_none() && !planned {
+                self.revive.push((slot, Instant::now()));
+            }
         }
     }
 
@@ -69,18 +69,16 @@ impl Job {
         self.revive.push((slot, Instant::now() + wait));
     }
 
-    /// Starts again what is due.
-    pub(super) fn revive_workers(&mut self, poller: &mut Poller) {
+    /// Starts again one worker that is due. One at a time: meanwhile nobody is heard.
+    pub(super) fn revive_a_worker(&mut self, poller: &mut Poller) {
         if self.revive.is_empty() {
             return;
         }
         let now = Instant::now();
-        let due: Vec<u16> = self.revive.iter().filter(|(_, at)| *at <= now).map(|&(slot, _)| slot).collect();
-        self.revive.retain(|(_, at)| *at > now);
-        for slot in due {
-            if self.workers[usize::from(slot)].is_none() && !self.sessions.is_empty() {
-                self.start_worker(slot, poller);
-            }
+        let Some(due) = self.revive.iter().position(|(_, at)| *at <= now) else { return };
+        let (slot, _) = self.revive.remove(due);
+        if self.workers[usize::from(slot)].is_none() && !self.sessions.is_empty() {
+            self.start_worker(slot, poller);
         }
     }
 
@@ -243,12 +241,11 @@ impl Job {
         if !worker.is_up() || (fault && !worker.proven && worker.held.is_empty()) {
             self.failed_starts += 1;
         }
-        let room: usize =
-            self.workers.iter().flatten().filter(|w| w.is_up()).map(|w| DEPTH.saturating_sub(w.held.len())).sum();
+        let idle = self.workers.iter().flatten().filter(|w| w.is_up() && w.held.is_empty()).count();
         for (nth, ticket) in worker.held.iter().enumerate() {
             // Only the oldest ticket was being decoded; the one behind it is innocent.
             let fault = (nth == 0).then_some(fault);
-            self.ticket_lost(*ticket, fault, &what, Orphan { since: fired, room: nth < room });
+            self.ticket_lost(*ticket, fault, &what, Orphan { since: fired, idle: nth < idle });
         }
         crash::point("mourning.tickets");
         self.retell(slot);
@@ -264,7 +261,7 @@ impl Job {
         if !self.sessions.is_empty() {
             self.start_later(slot, format!("worker processes end at once ({what})"));
         }
-        self.revive_workers(poller);
+        // Its tickets are with others before its successor, whose start takes milliseconds, is started.
         self.drive();
     }
 

@@ -62,17 +62,17 @@ struct Flight {
 struct Orphan {
     /// When the worker's pidfd fired.
     since: Time,
-    /// Whether a live worker had room for it at once.
-    room: bool,
+    /// Whether there was an idle worker for it.
+    idle: bool,
 }
 
 /// From a worker's pidfd firing to its ticket being with another worker, microseconds.
 #[derive(Debug, Clone, Default, serde::Serialize)]
 struct Reissue {
-    /// Where a live worker had room for it at once.
-    at_once: Histogram,
-    /// Where all that live had to end something first, or none lived.
-    waited: Histogram,
+    /// Where there was an idle one.
+    idle: Histogram,
+    /// Where all were busy, or dead too: then it waits its turn.
+    busy: Histogram,
 }
 
 /// Counters of a job, for the status.
@@ -110,7 +110,6 @@ pub struct Job {
     sleeper: Sleeper,
     lifeline: (OwnedFd, OwnedFd),
     workers: Vec<Option<Worker>>,
-    wanted_workers: u16,
     pin: bool,
     failed_starts: u32,
     next_generation: u32,
@@ -127,7 +126,7 @@ pub struct Job {
     flights: HashMap<u64, Flight>,
     /// Samples (session, grant, slot) that have lost their worker.
     orphans: HashMap<(u16, u32, u16), Orphan>,
-    /// How long they were without one: those for which a live worker had room from the first, and the others.
+    /// How long they were without one: where there was an idle worker, and else.
     reissue: Reissue,
     complaints: HashMap<u64, (String, String)>,
     notices: HashSet<String>,
@@ -169,7 +168,6 @@ impl Job {
             sleeper,
             lifeline: (read, write),
             workers: Vec::new(),
-            wanted_workers: 0,
             pin: true,
             failed_starts: 0,
             next_generation: 1,
@@ -243,7 +241,8 @@ impl Job {
             self.wake = None;
             self.events.push_back(Event::Tick);
         }
-        self.revive_workers(poller);
+        self.drive();
+        self.revive_a_worker(poller);
         self.drive();
     }
 

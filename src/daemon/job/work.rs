@@ -3,6 +3,7 @@
 use super::{Flight, Job, now};
 use crate::crash;
 use crate::daemon::poller::Poller;
+use crate::daemon::sessions::Phase;
 use crate::proto::message::{
     Batch, Body, DONE_UNTOLD, Done, Entry, Feedback, Head, Ready, Ticket, Words, head, kind,
 };
@@ -119,7 +120,7 @@ impl Job {
         crash::point("ticket.assigned");
         if w.push(&message) {
             if let Some(orphan) = self.orphans.remove(&(id, grant, slot)) {
-                let times = if orphan.room { &mut self.reissue.at_once } else { &mut self.reissue.waited };
+                let times = if orphan.idle { &mut self.reissue.idle } else { &mut self.reissue.busy };
                 times.note(now().saturating_sub(orphan.since) / 1000);
             }
         } else {
@@ -231,11 +232,12 @@ impl Job {
         if session.regions.skip(flight.grant, flight.slot).is_err() {
             return;
         }
-        let released = session.regions.block(flight.grant).is_none_or(|block| block.released);
+        // Given up with its batch or its session: nobody waits for it.
+        let given_up =
+            session.phase != Phase::Live || session.regions.block(flight.grant).is_none_or(|block| block.released);
         let (stream, rank) = (session.stream, session.rank);
         self.reap_block(flight.session, flight.grant);
-        if released {
-            // Given up with its batch; nobody waits for it.
+        if given_up {
             return;
         }
         let Some(s) = self.streams.get(&stream.0) else { return };
