@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use super::{Job, Source};
+use super::{Job, Orphan, Source};
 use crate::crash;
 use crate::daemon::conn::{Conn, Gone};
 use crate::daemon::poller::Poller;
@@ -23,14 +23,16 @@ const MAX_KILLS: u8 = 8;
 const MAX_FAILED_STARTS: u32 = 5;
 
 impl Job {
-    /// Starts what is missing up to `wanted` workers.
-    pub(super) fn want_workers(&mut self, wanted: u16, pin: bool, poller: &mut Poller) {
+    /// Has what is missing up to `wanted` workers started, also what died while there was no rank to serve.
+    pub(super) fn want_workers(&mut self, wanted: u16, pin: bool) {
         self.pin = pin;
-        self.wanted_workers = self.wanted_workers.max(wanted);
-        while self.workers.len() < usize::from(self.wanted_workers) {
-            let slot = self.workers.len() as u16;
-            self.workers.push(None);
-            self.start_worker(slot, poller);
+        let slots = self.workers.len().max(usize::from(wanted));
+        self.workers.resize_with(slots, || None);
+        for slot in 0..slots as u16 {
+            let planned = self.revive.iter().any(|(of, _)| *of == slot);
+            if self.workers[usize::from(slot)].is_none() && !planned {
+                self.revive.push((slot, Instant::now()));
+            }
         }
     }
 
@@ -67,18 +69,16 @@ impl Job {
         self.revive.push((slot, Instant::now() + wait));
     }
 
-    /// Starts again what is due.
-    pub(super) fn revive_workers(&mut self, poller: &mut Poller) {
+    /// Starts again one worker that is due. One at a time: meanwhile nobody is heard.
+    pub(super) fn revive_a_worker(&mut self, poller: &mut Poller) {
         if self.revive.is_empty() {
             return;
         }
         let now = Instant::now();
-        let due: Vec<u16> = self.revive.iter().filter(|(_, at)| *at <= now).map(|&(slot, _)| slot).collect();
-        self.revive.retain(|(_, at)| *at > now);
-        for slot in due {
-            if self.workers[usize::from(slot)].is_none() && !self.sessions.is_empty() {
-                self.start_worker(slot, poller);
-            }
+        let Some(due) = self.revive.iter().position(|(_, at)| *at <= now) else { return };
+        let (slot, _) = self.revive.remove(due);
+        if self.workers[usize::from(slot)].is_none() && !self.sessions.is_empty() {
+            self.start_worker(slot, poller);
         }
     }
 
@@ -241,9 +241,11 @@ impl Job {
         if !worker.is_up() || (fault && !worker.proven && worker.held.is_empty()) {
             self.failed_starts += 1;
         }
+        let idle = self.workers.iter().flatten().filter(|w| w.is_up() && w.held.is_empty()).count();
         for (nth, ticket) in worker.held.iter().enumerate() {
             // Only the oldest ticket was being decoded; the one behind it is innocent.
-            self.ticket_lost(*ticket, (nth == 0).then_some(fault), &what, fired);
+            let fault = (nth == 0).then_some(fault);
+            self.ticket_lost(*ticket, fault, &what, Orphan { since: fired, idle: nth < idle });
         }
         crash::point("mourning.tickets");
         self.retell(slot);
@@ -261,14 +263,16 @@ impl Job {
         if !self.sessions.is_empty() {
             self.start_later(slot, format!("worker processes end at once ({what})"));
         }
-        self.revive_workers(poller);
+        // Its tickets are with others before its successor, whose start takes milliseconds, is started.
         self.drive();
     }
 
     /// A dead worker's ticket: again, or a bad sample when it has cost too many workers. `fault` is `None` when the
     /// worker was not at it.
-    fn ticket_lost(&mut self, ticket: u64, fault: Option<bool>, what: &str, fired: Time) {
+    fn ticket_lost(&mut self, ticket: u64, fault: Option<bool>, what: &str, orphan: Orphan) {
         let Some(flight) = self.flights.remove(&ticket) else { return };
+        // It may have died between its reason and its Failed.
+        self.complaints.remove(&ticket);
         self.stats.reissued += 1;
         let Some(session) = self.sessions.get_mut(&flight.session) else { return };
         let Ok(region) = session.regions.lost(flight.grant, flight.slot) else { return };
@@ -280,8 +284,8 @@ impl Job {
             let cost = region.faults.max(region.kills);
             self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
             self.bad_sample(&flight, "worker", &format!("it cost {cost} workers; the last one: {what}"));
-        } else if self.workers.iter().flatten().any(Worker::is_up) {
-            self.orphans.insert((flight.session, flight.grant, flight.slot), fired);
+        } else {
+            self.orphans.insert((flight.session, flight.grant, flight.slot), orphan);
         }
         self.reap_block(flight.session, flight.grant);
     }

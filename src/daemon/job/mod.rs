@@ -57,6 +57,24 @@ struct Flight {
     step: u32,
 }
 
+/// A sample that has lost its worker.
+#[derive(Debug, Clone, Copy)]
+struct Orphan {
+    /// When the worker's pidfd fired.
+    since: Time,
+    /// Whether there was an idle worker for it.
+    idle: bool,
+}
+
+/// From a worker's pidfd firing to its ticket being with another worker, microseconds.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+struct Reissue {
+    /// Where there was an idle one.
+    idle: Histogram,
+    /// Where all were busy, or dead too: then it waits its turn.
+    busy: Histogram,
+}
+
 /// Counters of a job, for the status.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize)]
 pub struct JobStats {
@@ -92,7 +110,6 @@ pub struct Job {
     sleeper: Sleeper,
     lifeline: (OwnedFd, OwnedFd),
     workers: Vec<Option<Worker>>,
-    wanted_workers: u16,
     pin: bool,
     failed_starts: u32,
     next_generation: u32,
@@ -107,10 +124,10 @@ pub struct Job {
     scratch: Vec<Decision>,
     wake: Option<Time>,
     flights: HashMap<u64, Flight>,
-    /// Samples (session, grant, slot) that lost their worker while another was up, and when its pidfd fired.
-    orphans: HashMap<(u16, u32, u16), Time>,
-    /// How long they were without one, microseconds.
-    reissue_us: Histogram,
+    /// Samples (session, grant, slot) that have lost their worker.
+    orphans: HashMap<(u16, u32, u16), Orphan>,
+    /// How long they were without one: where there was an idle worker, and else.
+    reissue: Reissue,
     complaints: HashMap<u64, (String, String)>,
     notices: HashSet<String>,
     stats: JobStats,
@@ -151,7 +168,6 @@ impl Job {
             sleeper,
             lifeline: (read, write),
             workers: Vec::new(),
-            wanted_workers: 0,
             pin: true,
             failed_starts: 0,
             next_generation: 1,
@@ -166,7 +182,7 @@ impl Job {
             wake: None,
             flights: HashMap::new(),
             orphans: HashMap::new(),
-            reissue_us: Histogram::default(),
+            reissue: Reissue::default(),
             complaints: HashMap::new(),
             notices: HashSet::new(),
             stats: JobStats::default(),
@@ -225,7 +241,8 @@ impl Job {
             self.wake = None;
             self.events.push_back(Event::Tick);
         }
-        self.revive_workers(poller);
+        self.drive();
+        self.revive_a_worker(poller);
         self.drive();
     }
 
@@ -272,7 +289,7 @@ impl Job {
         let workers: Vec<_> = workers.collect();
         serde_json::json!({
             "job": self.name, "uid": self.uid, "sessions": sessions, "workers": workers, "stats": self.stats,
-            "tickets_in_flight": self.flights.len(), "reissue_us": self.reissue_us,
+            "tickets_in_flight": self.flights.len(), "reissue_us": self.reissue,
         })
     }
 }

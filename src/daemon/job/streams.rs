@@ -221,7 +221,7 @@ impl Job {
             0 => self.default_workers(join.run.policy, world),
             n => n,
         };
-        self.want_workers(workers.clamp(1, MAX_WORKERS.into()) as u16, join.run.pin, poller);
+        self.want_workers(workers.clamp(1, MAX_WORKERS.into()) as u16, join.run.pin);
         for slot in 0..self.workers.len() as u16 {
             self.attach(slot, id);
         }

@@ -3,6 +3,7 @@
 use super::{Flight, Job, now};
 use crate::crash;
 use crate::daemon::poller::Poller;
+use crate::daemon::sessions::Phase;
 use crate::proto::message::{
     Batch, Body, DONE_UNTOLD, Done, Entry, Feedback, Head, Ready, Ticket, Words, head, kind,
 };
@@ -118,8 +119,9 @@ impl Job {
         self.flights.insert(ticket, Flight { worker, session: id, grant, slot, attempt, sample, epoch, step });
         crash::point("ticket.assigned");
         if w.push(&message) {
-            if let Some(fired) = self.orphans.remove(&(id, grant, slot)) {
-                self.reissue_us.note(now().saturating_sub(fired) / 1000);
+            if let Some(orphan) = self.orphans.remove(&(id, grant, slot)) {
+                let times = if orphan.idle { &mut self.reissue.idle } else { &mut self.reissue.busy };
+                times.note(now().saturating_sub(orphan.since) / 1000);
             }
         } else {
             // Its death will give the ticket to someone else.
@@ -230,11 +232,12 @@ impl Job {
         if session.regions.skip(flight.grant, flight.slot).is_err() {
             return;
         }
-        let released = session.regions.block(flight.grant).is_none_or(|block| block.released);
+        // Given up with its batch or its session: nobody waits for it.
+        let given_up =
+            session.phase != Phase::Live || session.regions.block(flight.grant).is_none_or(|block| block.released);
         let (stream, rank) = (session.stream, session.rank);
         self.reap_block(flight.session, flight.grant);
-        if released {
-            // Given up with its batch; nobody waits for it.
+        if given_up {
             return;
         }
         let Some(s) = self.streams.get(&stream.0) else { return };
