@@ -70,7 +70,7 @@ fn make(root: &Path, data: &Data) {
 
 /// Makes a manifest.
 pub fn index(paths: &[PathBuf], output: &Path) {
-    let build = Build { paths: paths.to_vec(), output: output.to_path_buf(), jobs: 0, reuse: false };
+    let build = Build { paths: paths.to_vec(), root: None, output: output.to_path_buf(), jobs: 0, reuse: false };
     build.run(&Default::default(), |_| ()).unwrap();
 }
 
