@@ -1,9 +1,11 @@
 //! The work itself: decisions of the scheduler carried out, and what ranks and workers say of it taken in.
 
+use super::streams::Culprit;
 use super::{Flight, Job, now};
 use crate::crash;
 use crate::daemon::poller::Poller;
-use crate::daemon::sessions::Phase;
+use crate::daemon::regions::Made;
+use crate::daemon::sessions::{FEEDBACK_CAPACITY, Phase};
 use crate::proto::message::{
     Batch, Body, DONE_UNTOLD, Done, Entry, Feedback, Head, Ready, Ticket, Words, head, kind,
 };
@@ -165,7 +167,14 @@ impl Job {
         crash::point("done.heard");
         self.settle(slot, done.ticket);
         let Some(session) = self.sessions.get_mut(&flight.session) else { return Ok(()) };
-        let told = session.regions.done(flight.grant, flight.slot, slot, done.written, done.shape);
+        let told = session.regions.done(Made {
+            grant: flight.grant,
+            slot: flight.slot,
+            attempt: flight.attempt,
+            worker: slot,
+            written: done.written,
+            shape: done.shape,
+        });
         told.map_err(|e| e.to_string())?;
         if done.flags & DONE_UNTOLD != 0
             && let Ok(region) = session.regions.region(flight.grant, flight.slot)
@@ -246,32 +255,38 @@ impl Job {
         let (sample, epoch, step) = (flight.sample, flight.epoch, flight.step);
         tracing::warn!(job = self.name(), rank, sample, path, stage, reason, "bad sample");
         self.stats.bad += 1;
-        let Some(session) = self.sessions.get_mut(&flight.session) else { return };
-        session.stats.skipped += 1;
-        if let Some(conn) = session.conn.as_mut() {
-            let bad =
-                BadSample { sample, path: path.clone(), epoch, step, stage: stage.into(), reason: reason.into() };
-            // A socket that does not take it ends the session by itself.
-            let _ = conn.send(&ToRank::BadSample(bad), &[]);
-        }
+        let bad = BadSample { sample, path: path.clone(), epoch, step, stage: stage.into(), reason: reason.into() };
+        let bad = ToRank::BadSample(bad);
         match on_error {
             OnError::Skip => {
+                let Some(session) = self.sessions.get_mut(&flight.session) else { return };
+                session.stats.skipped += 1;
+                if let Some(conn) = session.conn.as_mut() {
+                    // A socket that does not take it ends the session, when connections are tended.
+                    let _ = conn.send(&bad, &[]);
+                }
                 let head = Head { kind: kind::SKIP, session: session.id, attempt: flight.attempt, slot: flight.slot };
                 let grant = flight.grant;
                 session.tell(Ready { head, sample, grant, step, ..bytemuck::Zeroable::zeroed() }.words());
             }
             OnError::Raise => {
+                for session in self.sessions.values_mut().filter(|session| session.stream == stream) {
+                    if let Some(conn) = session.conn.as_mut() {
+                        let _ = conn.send(&bad, &[]);
+                    }
+                }
                 let reason = format!(
                     "sample {sample} ({path}) could not be made, at stage `{stage}`: {reason}. Set on_error = skip to go on without such samples"
                 );
-                self.fail_stream(stream, &reason, None);
+                self.fail_stream(stream, &reason, Culprit { rank: None, sample: Some(sample) });
             }
         }
     }
 
     /// Takes what a rank has to say.
     pub(super) fn hear_rank(&mut self, id: u16, poller: &mut Poller) {
-        loop {
+        // A ring's worth at a time: a rank that never stops must not keep the daemon from the others.
+        for _ in 0..FEEDBACK_CAPACITY {
             let Some(session) = self.sessions.get_mut(&id) else { return };
             session.flush();
             if session.tampered() {
@@ -293,20 +308,23 @@ impl Job {
     fn rank_says(&mut self, id: u16, words: &Words) -> Result<(), String> {
         let feedback = Feedback::parse(words).map_err(|e| e.to_string())?;
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        if feedback.head.session != id {
+            return Err(format!("it spoke in the name of session {}", feedback.head.session));
+        }
         let (stream, rank) = (session.stream, session.rank);
         if head(words).kind == kind::STEP_END {
             let Feedback { iter, step, wait_ns, busy_ns, .. } = feedback;
             session.stats.steps += 1;
-            session.stats.wait_ns += wait_ns;
+            session.stats.wait_ns = session.stats.wait_ns.saturating_add(wait_ns);
             session.stats.wait_max_ns = session.stats.wait_max_ns.max(wait_ns);
-            session.stats.copied += feedback.copied;
+            session.stats.copied = session.stats.copied.saturating_add(feedback.copied);
             self.events.push_back(Event::StepEnded { stream, rank, iter, step, wait_ns, busy_ns });
             return Ok(());
         }
         crash::point("release.heard");
         let grant = session.grant_of(&feedback);
         let grant = grant.ok_or_else(|| format!("it released grant {}, which it does not hold", feedback.grant))?;
-        session.stats.copied += feedback.copied;
+        session.stats.copied = session.stats.copied.saturating_add(feedback.copied);
         session.regions.release(grant).map_err(|e| e.to_string())?;
         self.reap_block(id, grant);
         Ok(())
