@@ -368,7 +368,7 @@ pub(super) fn establish(
             stream: options.stream.clone(),
             run: options.run.clone(),
             held,
-            node: options.node,
+            node: store.node,
         };
         let slab = store.slab.fd().ok_or_else(|| std::io::ErrorKind::InvalidInput.into());
         let slab = slab.map_err(system("hand over the slab"))?;
