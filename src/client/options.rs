@@ -162,7 +162,7 @@ impl Options {
         /// Bytes of this rank's slab: the budget of all that it holds or has under way. By default room for eight
         /// of the largest batches, or for as many as fit into memory.
         slab_bytes: u64 => slab_bytes = Some(slab_bytes);
-        /// NUMA node for the slab's pages.
+        /// NUMA node for the slab's pages. By default that of this process's cores, if they are all of one.
         node: u32 => node = Some(node);
         /// Name of the job; its ranks share the workers. By default from the launcher.
         job: impl Into<String> => job = Some(job.into());

@@ -1,0 +1,31 @@
+//! The floor: one word on one cache line that goes there and back, polled as everything else is.
+
+use std::sync::atomic::Ordering;
+
+use helix_shm::ring::segment::Segment;
+
+use crate::poll::poll;
+use crate::shared::word::FLOOR;
+use crate::windows::{ROUND_TRIPS, Windows};
+
+/// Sends the line and awaits it, `n` times; nanoseconds one way.
+pub fn ping(words: &Segment, n: u64) -> f64 {
+    let mut windows = Windows::new(n, ROUND_TRIPS);
+    let line = words.word(FLOOR);
+    for i in 0..n {
+        line.store(2 * i + 1, Ordering::Release);
+        poll(|| (line.load(Ordering::Acquire) == 2 * i + 2).then_some(()));
+        windows.done(i);
+    }
+    line.store(0, Ordering::Release);
+    windows.median() / 2.0
+}
+
+/// Answers, `n` times.
+pub fn echo(words: &Segment, n: u64) {
+    let line = words.word(FLOOR);
+    for i in 0..n {
+        poll(|| (line.load(Ordering::Acquire) == 2 * i + 1).then_some(()));
+        line.store(2 * i + 2, Ordering::Release);
+    }
+}
