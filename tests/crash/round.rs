@@ -366,20 +366,24 @@ impl<'a> Round<'a> {
 
     fn kill_victim(&mut self) {
         let Some((_, role, which)) = self.victim else { return };
-        self.next_victim();
-        let daemon = match &self.standing {
-            Some((child, _)) => Some(child.id() as i32),
-            None => status(&self.socket).and_then(|s| s["pid"].as_i64()).map(|pid| pid as i32),
+        // By their command lines, so that those that are just starting are among them.
+        let running = |word: &str| {
+            let found = leftovers::processes(&self.tag()).into_iter();
+            found.filter(|(_, line)| line.split(' ').nth(1) == Some(word)).map(|(pid, _)| pid).collect()
         };
-        let candidates = match role {
+        let candidates: Vec<i32> = match role {
             Role::Rank => self.ranks.iter().map(|r| r.child.id() as i32).collect(),
-            Role::Daemon => daemon.into_iter().collect(),
-            Role::Worker => daemon.map(leftovers::children).unwrap_or_default(),
+            Role::Daemon => running("--embedded"),
+            Role::Worker => running("worker"),
         };
         let live: Vec<i32> = candidates.into_iter().filter(|pid| alive(*pid)).collect();
         if let Some(&pid) = live.get(which as usize % live.len().max(1)) {
             kill(pid);
             *self.tally.random.entry(role.name()).or_default() += 1;
+            self.next_victim();
+        } else {
+            // None is there yet.
+            self.victim = Some((Instant::now() + Duration::from_millis(5), role, which));
         }
     }
 

@@ -242,10 +242,11 @@ impl Job {
             self.failed_starts += 1;
         }
         let idle = self.workers.iter().flatten().filter(|w| w.is_up() && w.held.is_empty()).count();
+        let orphan = Orphan { since: fired, idle: idle >= worker.held.len() };
         for (nth, ticket) in worker.held.iter().enumerate() {
             // Only the oldest ticket was being decoded; the one behind it is innocent.
             let fault = (nth == 0).then_some(fault);
-            self.ticket_lost(*ticket, fault, &what, Orphan { since: fired, idle: nth < idle });
+            self.ticket_lost(*ticket, fault, &what, orphan);
         }
         crash::point("mourning.tickets");
         self.retell(slot);

@@ -62,7 +62,7 @@ struct Flight {
 struct Orphan {
     /// When the worker's pidfd fired.
     since: Time,
-    /// Whether there was an idle worker for it.
+    /// Whether there was an idle worker for it, and for all that was lost with it.
     idle: bool,
 }
 
