@@ -34,4 +34,4 @@ fuzz: setup ## hostile bytes for everything that is read from peers and files, a
 	@sh ci/fuzz.sh 60
 
 results: build ## the rows that benchmarks and demo left, those that do not hold first
-	@$(TARGET)/release/helix results $(ARGS)
+	@$(TARGET)/release/helix results $(ARGS) || [ $$? -eq 1 ] # 1: some do not hold, which is what one came to read

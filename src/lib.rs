@@ -51,5 +51,11 @@ pub mod proto;
 pub mod results;
 pub mod ring;
 pub mod sched;
+pub mod sim;
 
 pub use client::{Batch, ConnectError, Loader, LoaderError, Options, State};
+
+/// The README's trainer compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -2,10 +2,16 @@
 //! loom reports. `ci/loom.sh` runs these as they are, and with each named ordering weakened, which must fail.
 #![cfg(feature = "loom")]
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use helix_shm::ring::{
+    Death,
     bell::{EventFd, RELOOK, Ringer, Sleeper, eventfd, hints_bytes},
+    die_at,
     segment::Segment,
     spsc::{Consumer, Producer, ring_bytes},
 };
@@ -114,20 +120,37 @@ fn the_bitmap_loses_no_bit_in_the_same_word_or_another() {
 }
 
 #[test]
-fn a_successor_that_rings_once_gets_the_message_heard_that_the_dead_one_published() {
-    model(|| {
-        let bells = Bells::new(1);
-        let rings = bells.rings.clone();
-        let ringer = bells.ringer();
-        let other = thread::spawn(move || {
-            // It dies between publishing and ringing.
-            Producer::fresh(rings.clone(), 0, CAPACITY).unwrap().push(&[0; 7]).unwrap();
-            let mut successor = Producer::resume(rings, 0, CAPACITY).unwrap();
-            ringer.ring(0);
-            successor.push(&[1; 7]).unwrap();
-            ringer.ring(0);
+fn whoever_follows_a_producer_that_died_within_a_ring_wakes_the_sleeper() {
+    // Its heir has one more message, or none.
+    for (step, messages) in
+        [("ring.start", 1), ("ring.start", 2), ("ring.bit", 1), ("ring.claimed", 1), ("ring.claimed", 2)]
+    {
+        model(move || {
+            let bells = Bells::new(1);
+            let rings = bells.rings.clone();
+            let ringer = bells.ringer();
+            let other = thread::spawn(move || {
+                let mut producer = Producer::fresh(rings.clone(), 0, CAPACITY).unwrap();
+                producer.push(&[0; 7]).unwrap();
+                die_at(Some(step));
+                // It does not die where it finds nobody to wake.
+                if let Err(death) = catch_unwind(AssertUnwindSafe(|| ringer.ring(0))) {
+                    assert!(death.is::<Death>());
+                }
+                die_at(None);
+                let mut successor = Producer::resume(rings, 0, CAPACITY).unwrap();
+                if std::env::var("HELIX_MUTANT").is_ok_and(|m| m == "heir.ring") {
+                    ringer.ring(0);
+                } else {
+                    ringer.ring_anyway(0);
+                }
+                for n in 1..messages {
+                    successor.push(&[n; 7]).unwrap();
+                    ringer.ring(0);
+                }
+            });
+            bells.consume(&[0], messages);
+            other.join().unwrap();
         });
-        bells.consume(&[0], 2);
-        other.join().unwrap();
-    });
+    }
 }

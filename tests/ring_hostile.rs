@@ -11,11 +11,11 @@ use std::{
 };
 
 use helix_shm::ring::{
-    bell::{LANES, Ringer, Sleeper, eventfd, hints_bytes},
+    bell::{Guard, LANES, Ringer, Sleeper, eventfd, hints_bytes},
     segment::Segment,
     spsc::{Consumer, Producer, PushError, Words, ring_bytes},
 };
-use nix::fcntl::{FallocateFlags, fallocate};
+use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, fallocate, fcntl};
 use proptest::prelude::*;
 
 /// A word that is near what an honest peer would write, or anything.
@@ -175,4 +175,34 @@ fn a_page_that_a_peer_punches_out_reads_as_zeros() {
     assert!(consumer.pop().is_err());
     // Zero is less than the head seen last.
     assert!(producer.free_slots().is_err());
+}
+
+#[test]
+fn a_guarded_thread_gets_past_a_peer_that_fills_its_bell_and_makes_it_block() {
+    let _guard = Guard::new().unwrap();
+    let hints = Arc::new(Segment::create("hostile", hints_bytes(1)).unwrap());
+    let fd = eventfd().unwrap();
+    let ringer = Ringer::new(hints.clone(), 0, fd.clone()).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let peer = thread::spawn({
+        let stop = stop.clone();
+        move || {
+            while !stop.load(Ordering::Relaxed) {
+                fcntl(fd.fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+                let _ = nix::unistd::write(fd.fd(), &(u64::MAX - 1).to_ne_bytes());
+                let _ = nix::unistd::write(fd.fd(), &1u64.to_ne_bytes());
+                fcntl(fd.fd(), FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+            }
+        }
+    });
+    let mut rings = 0;
+    while rings < 1000 || !ringer.tampered() {
+        // A parked sleeper that has no news.
+        hints.word(8).store(0, Ordering::Relaxed);
+        hints.flag(0).store(1, Ordering::Relaxed);
+        ringer.ring(0);
+        rings += 1;
+    }
+    stop.store(true, Ordering::Relaxed);
+    peer.join().unwrap();
 }

@@ -170,14 +170,14 @@ impl Collector {
                 return Ok(());
             };
             crash::point("assembled");
-            drop(core); // gaps are closed without keeping `next()` from what is ready
+            drop(core);
             let batch = Batch::new(Arc::clone(store), assembled, options.stream.transform.dtype, *fixed);
             if batch.skipped() > 0 {
                 self.hear_socket()?; // the reasons were sent before the skips: who has the batch can ask for them
             }
             let mut core = self.shared.lock();
             if core.serial == serial {
-                core.wanted = Some(State { epoch: batch.epoch(), step: batch.step() + 1 });
+                core.wanted = Some(State { epoch: batch.epoch(), step: batch.step().saturating_add(1) });
                 core.queue.push_back(batch);
                 self.shared.ready.notify_all();
             }
@@ -239,7 +239,9 @@ impl Collector {
                 Ok(())
             }
             ToRank::BadSample(bad) => {
+                // A target of its own, for whoever reports bad samples himself.
                 tracing::warn!(
+                    target: "helix_shm::bad_sample",
                     "sample {} ({}) failed in stage `{}`: {}",
                     bad.sample,
                     bad.path,

@@ -91,7 +91,7 @@ pub struct Stats {
     pub longest_wait: Duration,
     /// Waits of over ten seconds.
     pub stalls: u64,
-    /// Bytes that were copied on the host after decoding: where skipped samples had left gaps.
+    /// Bytes that were copied on the host after decoding: by `Batch::tensor` where skipped samples had left gaps.
     pub copied: u64,
     /// Bad samples reported, in batches delivered or not.
     pub bad: u64,
@@ -161,6 +161,15 @@ impl Loader {
         self.state
     }
 
+    /// Whether `next()` would return at once: with a batch, the end, or an error.
+    pub fn is_ready(&self) -> bool {
+        if self.must_be_owner().is_err() {
+            return true;
+        }
+        let core = self.shared.lock();
+        self.failed || !core.queue.is_empty() || core.error.is_some() || (self.running && core.over)
+    }
+
     /// Steps in an epoch; the same on every rank.
     pub fn steps(&self) -> u32 {
         self.steps
@@ -222,14 +231,14 @@ impl Loader {
             self.start(epoch, step)?;
         }
         let Some(mut batch) = self.take(called)? else {
-            (self.running, self.state) = (false, State { epoch: self.state.epoch + 1, step: 0 });
+            (self.running, self.state) = (false, State { epoch: self.state.epoch.saturating_add(1), step: 0 });
             return Ok(None);
         };
         crash::point("leased");
         let delivered = Instant::now();
         let wait = delivered.duration_since(called);
         batch.waited(nanos(wait));
-        self.state = State { epoch: batch.epoch(), step: batch.step() + 1 };
+        self.state = State { epoch: batch.epoch(), step: batch.step().saturating_add(1) };
         self.last = Some(Last { grant: batch.grant(), wait_ns: nanos(wait), delivered });
         self.counts.batches += 1;
         self.counts.samples += batch.len() as u64;

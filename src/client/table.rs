@@ -214,7 +214,7 @@ impl Table {
             expect(ME, "ended", !self.ended, "a batch behind the end", "none")?;
             expect(ME, "epoch", b.epoch == self.epoch, b.epoch, self.epoch)?;
             expect(ME, "step", b.step == self.next, b.step, self.next)?;
-            self.next += 1;
+            self.next = self.next.saturating_add(1);
             let slots = Vec::with_capacity(usize::from(b.head.slot));
             let Batch { epoch, step, global, cost, mean_cost, .. } = b;
             let batch = Assembled { lease, epoch, step, global, cost, mean_cost, slots };

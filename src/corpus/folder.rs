@@ -13,7 +13,7 @@ use super::plan::{Item, What, plan};
 use super::{CorpusError, Encoder};
 
 /// Counts changes of what the same options make.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Says what the folder is; written last.
 const STAMP: &str = "corpus.json";
 

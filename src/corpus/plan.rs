@@ -10,13 +10,13 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::{ClipSpec, Damage, Encoder};
 
 /// Median duration in seconds, and the spread of its logarithm; cut to [`SHORTEST`] and [`LONGEST`].
-const MEDIAN: f64 = 3.4;
-const SIGMA: f64 = 0.75;
-const SHORTEST: f64 = 1.0;
+const MEDIAN: f64 = 2.4;
+const SIGMA: f64 = 0.85;
+const SHORTEST: f64 = 0.8;
 const LONGEST: f64 = 20.0;
 
 /// Heights with their shares. 1440 lines are the rare giant.
-const HEIGHTS: [(f64, u32); 6] = [(0.12, 240), (0.24, 360), (0.24, 480), (0.28, 720), (0.105, 1080), (0.015, 1440)];
+const HEIGHTS: [(f64, u32); 6] = [(0.15, 240), (0.29, 360), (0.26, 480), (0.21, 720), (0.075, 1080), (0.015, 1440)];
 /// HEVC and VP9 take this many lines at most: their encoders are slow.
 const SLOW_HEIGHT: u32 = 720;
 const SLOW_SECONDS: f64 = 8.0;

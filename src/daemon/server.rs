@@ -22,6 +22,7 @@ use super::poller::{Poller, Source};
 use super::{DaemonError, Options};
 use crate::proto;
 use crate::proto::session::{First, FromRank, FromTool, FromWorker, ToRank, ToTool};
+use crate::ring::bell::Guard;
 use crate::sched::event::Time;
 
 /// Connections that have not said who they are; more are turned away.
@@ -101,6 +102,8 @@ impl Server {
 
     /// Serves until a signal, or until the embedded daemon's job is over.
     pub fn run(mut self) -> Result<(), DaemonError> {
+        // A bell that a hostile peer has made blocking must not stop the others' daemon.
+        let _guard = Guard::new()?;
         let mut woken = Vec::new();
         let mut looked = Instant::now();
         while !self.stop {

@@ -182,6 +182,16 @@ impl Session {
         }
     }
 
+    /// Wakes the rank whatever its parked flag says: a worker may have died after it cleared the flag.
+    pub fn wake(&self) {
+        self.ringer.ring_anyway(0);
+    }
+
+    /// Whether someone of the job has tried to make the daemon wait.
+    pub fn tampered(&self) -> bool {
+        self.ringer.tampered()
+    }
+
     /// The next message of the rank, unchecked.
     pub fn pop_feedback(&mut self) -> Result<Option<Words>, ()> {
         self.feedback.pop().map_err(|_| ())

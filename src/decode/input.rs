@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Most bytes read ahead for one sample. A worker holds two samples, the one that it decodes and the next, so this
 /// bounds its read buffers to twice as much; the clips of the usual data sets fit whole. Of a larger sample what is
-/// beyond is read when the demuxer asks for it, through a window of at most [`MAX_WINDOW`].
+/// beyond is read when the demuxer asks for it, through a window of at most 1 MiB.
 pub const MAX_PREFETCH: u64 = 32 << 20;
 
 /// First and largest read of the window: small, since a miss is mostly an index at the end of a file; doubled while

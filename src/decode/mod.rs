@@ -2,9 +2,9 @@
 //!
 //! A sample passes through the files in this order: [`sampling`] says which frames, [`plan`] which bytes, [`read`]
 //! fetches them while the sample before is decoded, [`video`] decodes and resizes only the frames asked for, and
-//! [`pixels`] writes them once. [`key`] is the only source of randomness. Unsafe code lives in `ffi`, `avio` and
-//! `read::uring` alone. The room knows the manifest's descriptor and the transform; it must not know ranks, slabs,
-//! tickets or time.
+//! [`pixels`] writes them once. [`key`] is the only source of randomness. Unsafe code lives in `ffi`, `sws`, `avio`,
+//! `log` and `read::uring` alone. The room knows the manifest's descriptor and the transform; it must not know
+//! ranks, slabs, tickets or time.
 
 mod avio;
 mod damage;
@@ -17,6 +17,7 @@ pub mod plan;
 pub mod read;
 pub mod sampling;
 mod scale;
+mod sws;
 #[cfg(test)]
 mod testing;
 pub mod video;

@@ -195,7 +195,7 @@ mod tests {
         /// Pixel (x, y) of the upright image, by turning it clockwise a quarter at a time.
         fn upright(&self, rotation: u16, c: usize, x: usize, y: usize) -> u8 {
             let (mut x, mut y, mut w, mut h) = (x, y, self.width, self.height);
-            if rotation % 180 != 0 {
+            if !rotation.is_multiple_of(180) {
                 (w, h) = (h, w);
             }
             for _ in 0..rotation / 90 {

@@ -37,7 +37,7 @@ pub fn ranges(descriptor: &Descriptor<'_>, transform: &Transform, key: &SampleKe
 /// All of a sample, or its start when it is larger than what may be read ahead.
 fn whole(sample: &Range<u64>) -> Vec<Range<u64>> {
     let end = sample.end.min(sample.start.saturating_add(MAX_PREFETCH));
-    if sample.is_empty() { Vec::new() } else { vec![sample.start..end] }
+    Vec::from_iter((!sample.is_empty()).then_some(sample.start..end))
 }
 
 /// The header and the groups that hold wanted frames; `None` when that saves little.
@@ -49,7 +49,8 @@ fn sparse(d: &Descriptor<'_>, wanted: &[u32], sample: &Range<u64>) -> Option<Vec
     let offset = |key: usize| u64::try_from(d.key_offsets[key]).ok().filter(|at| sample.contains(at));
     let mut starts = (0..d.key_offsets.len()).map(offset).collect::<Option<Vec<u64>>>()?;
     starts.sort_unstable();
-    let mut found = vec![sample.start..*starts.first()?];
+    let mut found = Vec::with_capacity(groups.len() + 1);
+    found.push(sample.start..*starts.first()?);
     for group in &groups {
         let start = offset(group.key)?;
         let next = starts.partition_point(|&s| s <= start);
@@ -79,7 +80,7 @@ fn merge(mut ranges: Vec<Range<u64>>, sample: &Range<u64>) -> Vec<Range<u64>> {
 fn cut(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     let mut room = MAX_PREFETCH;
     for range in &mut ranges {
-        range.end = range.end.min(range.start + room);
+        range.end = range.end.min(range.start.saturating_add(room));
         room -= range.end - range.start;
     }
     ranges.retain(|r| !r.is_empty());
@@ -113,6 +114,7 @@ pub fn groups(d: &Descriptor<'_>, wanted: &[u32]) -> Option<Vec<Group>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one range is meant")]
 mod tests {
     use super::*;
     use crate::proto::transform::Sampling;

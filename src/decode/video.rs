@@ -65,6 +65,10 @@ impl Decoder for VideoDecoder {
         if wanted.is_empty() {
             return Err(SampleError::new(Stage::Demux, "the clip has no frames"));
         }
+        if !matches!(descriptor.rotation, 0 | 90 | 180 | 270) {
+            let text = format!("a rotation by {} degrees; wanted 0, 90, 180 or 270", descriptor.rotation);
+            return Err(SampleError::new(Stage::Transform, text));
+        }
         let target = Target::new(transform, &facts, descriptor, key, &wanted, out);
         let frames_decoded = Pass::run(self, input, descriptor, target)?;
         Ok(Outcome { written: bytes, shape, frames_decoded })
@@ -96,8 +100,8 @@ impl<'o> Target<'o> {
     ) -> Target<'o> {
         let (width, height) = transform.resized(facts);
         let (width, height) = (usize::from(width), usize::from(height));
-        let rotation = descriptor.rotation % 360;
-        let coded = if rotation % 180 == 0 { (width, height) } else { (height, width) };
+        let rotation = descriptor.rotation;
+        let coded = if rotation.is_multiple_of(180) { (width, height) } else { (height, width) };
         let crop = crop(transform, (width, height), key);
         let flip = key.draws(Purpose::Flip).chance(transform.flip);
         let mut frames: Vec<u32> = Vec::with_capacity(wanted.len());
@@ -408,5 +412,7 @@ fn open<'i>(input: &'i Input, descriptor: &Descriptor<'_>) -> Result<(Demuxer<'i
     Ok((demuxer, codec))
 }
 
+#[cfg(test)]
+mod robust;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@
 //! The producer publishes its message, sets the lane's bit, and then looks whether the consumer is parked; the
 //! consumer sets `parked`, and then looks whether a bit is set. A fence on each side between the two steps makes it
 //! impossible that both look too early, so no wake-up is lost between honest peers, and an awake consumer costs its
-//! producers no system call.
+//! producers no system call. A bit that is still set is not set again.
 //!
 //! Anyone in the job can scribble over hints. So they are only hints: a bit may be missing or false, a wake-up may
 //! never come. Whoever sleeps looks at its rings again within 100 ms ([`RELOOK`]).
@@ -19,10 +19,10 @@ use std::{
 
 use super::{
     segment::Segment,
-    sync::{self, BITMAP, Ordering, fence, point},
+    sync::{self, BITMAP, Ordering, fence, step},
 };
 
-pub use super::sync::EventFd;
+pub use super::{eventfd::Guard, sync::EventFd};
 
 /// No sleep is longer: by then a sleeper looks at every ring, whatever its hints say.
 pub const RELOOK: Duration = Duration::from_millis(100);
@@ -87,21 +87,54 @@ impl Ringer {
         Ok(Ringer { bell: Bell::new(hints, entry, fd)? })
     }
 
+    /// Whether the process, or another that has its eventfd, has tried to make us wait (see [`Guard`]). That takes
+    /// intent: end its job.
+    pub fn tampered(&self) -> bool {
+        self.bell.fd.tampered()
+    }
+
     /// Says that `lane` has news, and wakes the sleeper if it sleeps. Call it after the push.
     ///
     /// # Panics
     /// If `lane` is not below [`LANES`].
     pub fn ring(&self, lane: usize) {
-        assert!(lane < LANES, "lane {lane} has no bit in the hints");
-        // Pairs with the swap in `take`: who takes the bit sees the message.
-        self.bell.bits(lane / 64).fetch_or(1 << (lane % 64), point("ring.bit", Ordering::Release));
+        let (word, bit) = self.bit(lane);
+        // Pairs with the fence in `take`: if the bit that we see is yet to be taken, then whoever takes it sees our
+        // message. Its setter has seen, or will see, whether there is anybody to wake. So a busy consumer costs its
+        // producers no write to a line that all of them share.
+        fence("ring.look");
+        if word.load(Ordering::Relaxed) & bit != 0 {
+            return;
+        }
+        word.fetch_or(bit, Ordering::Relaxed);
+        step("ring.bit");
         // Pairs with the fence in `park`.
         fence("ring.fence");
         let parked = self.bell.parked();
         // The swap lets one of several producers pay for the system call.
         if parked.load(Ordering::Relaxed) != 0 && parked.swap(0, Ordering::Release) != 0 {
+            step("ring.claimed");
             self.bell.fd.signal();
         }
+    }
+
+    /// As [`Ringer::ring`], but wakes whether the sleeper is parked or not. To be used once after the death of another
+    /// producer, which may have died between claiming the wake-up and making it: the next ones would leave it to it.
+    ///
+    /// # Panics
+    /// If `lane` is not below [`LANES`].
+    pub fn ring_anyway(&self, lane: usize) {
+        let (word, bit) = self.bit(lane);
+        // Pairs with the fence in `take`, like the one that `ring` starts with.
+        fence("ring_anyway.fence");
+        word.fetch_or(bit, Ordering::Relaxed);
+        self.bell.fd.signal();
+    }
+
+    fn bit(&self, lane: usize) -> (&sync::AtomicU64, u64) {
+        assert!(lane < LANES, "lane {lane} has no bit in the hints");
+        step("ring.start");
+        (self.bell.bits(lane / 64), 1 << (lane % 64))
     }
 }
 
@@ -125,8 +158,10 @@ impl Sleeper {
             if bits.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            // Pairs with the `fetch_or`s in `ring`, all of them: each continues the release sequence of the others.
-            let mut rest = bits.swap(0, point("take.bits", Ordering::Acquire));
+            let mut rest = bits.swap(0, Ordering::Relaxed);
+            // Pairs with the first fence in `ring`: whoever saw its bit set, or set it, did so after its push, and we
+            // look into its ring after this.
+            fence("take.fence");
             while rest != 0 {
                 visit(word * 64 + rest.trailing_zeros() as usize);
                 rest &= rest - 1;

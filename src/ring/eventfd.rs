@@ -1,17 +1,24 @@
 //! An eventfd that no peer can make us block on.
 //!
 //! Everyone who was handed the descriptor shares its one file description, and may clear its `O_NONBLOCK`, fill its
-//! counter or drain it. So a read carries its own `RWF_NOWAIT`, and a write first asks whether there is room: a
-//! counter without room is a bell that is ringing already. Its count means nothing: look again.
+//! counter or drain it. So a read carries its own `RWF_NOWAIT`. A write cannot; it first looks whether the flag is
+//! still there, which no honest peer clears. What a peer does between the look and the write is for the [`Guard`].
+//! A full counter is a bell that is ringing already; what it counts means nothing but: look again.
+
+mod guard;
 
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll, ppoll},
     sys::{
         eventfd::{EfdFlags, EventFd as NixEventFd},
@@ -20,16 +27,19 @@ use nix::{
     unistd,
 };
 
+pub use guard::Guard;
+
 /// A shared eventfd; cloning it shares the descriptor.
 #[derive(Debug, Clone)]
 pub struct EventFd {
     fd: Arc<OwnedFd>,
+    tampered: Arc<AtomicBool>,
 }
 
 impl From<OwnedFd> for EventFd {
     /// One that was made elsewhere and handed over.
     fn from(fd: OwnedFd) -> EventFd {
-        EventFd { fd: Arc::new(fd) }
+        EventFd { fd: Arc::new(fd), tampered: Arc::default() }
     }
 }
 
@@ -47,30 +57,39 @@ impl EventFd {
 
     /// Makes it readable.
     pub fn signal(&self) {
+        let flags = fcntl(&*self.fd, FcntlArg::F_GETFL).map_or(OFlag::O_NONBLOCK, OFlag::from_bits_retain);
+        if flags.contains(OFlag::O_NONBLOCK) || self.mend(flags) {
+            self.write();
+        }
+    }
+
+    /// Makes it non-blocking again; whether there is room to write.
+    #[cold]
+    fn mend(&self, flags: OFlag) -> bool {
+        self.tampered.store(true, Ordering::Relaxed);
+        let _ = fcntl(&*self.fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK));
         let mut room = [PollFd::new(self.fd(), PollFlags::POLLOUT)];
-        if matches!(poll(&mut room, PollTimeout::ZERO), Ok(1)) {
+        matches!(poll(&mut room, PollTimeout::ZERO), Ok(1))
+    }
+
+    fn write(&self) {
+        let freed = guard::watched(&self.fd, || {
             // Without room it is readable already; no other error is possible on a live eventfd.
             let _ = unistd::write(&*self.fd, &1u64.to_ne_bytes());
+        });
+        if freed {
+            self.tampered.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a peer has cleared its `O_NONBLOCK`, or even made a guarded thread of ours wait. That takes intent.
+    pub fn tampered(&self) -> bool {
+        self.tampered.load(Ordering::Relaxed)
     }
 
     /// Makes it unreadable, whatever its count was.
     pub fn drain(&self) {
-        let mut count = [0u8; 8];
-        let iov = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
-        // SAFETY: the one buffer described is ours and lives through the call; offset -1 means "as read does".
-        let n = unsafe { libc::preadv2(self.fd.as_raw_fd(), &iov, 1, -1, libc::RWF_NOWAIT) };
-        if n < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP) {
-            self.drain_before_5_8();
-        }
-    }
-
-    #[cold]
-    fn drain_before_5_8(&self) {
-        let mut news = [PollFd::new(self.fd(), PollFlags::POLLIN)];
-        if matches!(poll(&mut news, PollTimeout::ZERO), Ok(1)) {
-            let _ = unistd::read(&*self.fd, &mut [0u8; 8]);
-        }
+        drain(&self.fd);
     }
 
     /// Sleeps until it is readable, `timeout` has passed or a signal came.
@@ -79,3 +98,24 @@ impl EventFd {
         let _ = ppoll(&mut news, Some(TimeSpec::from_duration(timeout)), None);
     }
 }
+
+fn drain(fd: &OwnedFd) {
+    let mut count = [0u8; 8];
+    let iov = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+    // SAFETY: the one buffer described is ours and lives through the call; offset -1 means "as read does".
+    let n = unsafe { libc::preadv2(fd.as_raw_fd(), &iov, 1, -1, libc::RWF_NOWAIT) };
+    if n < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP) {
+        drain_before_5_8(fd);
+    }
+}
+
+#[cold]
+fn drain_before_5_8(fd: &OwnedFd) {
+    let mut news = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+    if matches!(poll(&mut news, PollTimeout::ZERO), Ok(1)) {
+        let _ = unistd::read(fd, &mut [0u8; 8]);
+    }
+}
+
+#[cfg(test)]
+mod tests;

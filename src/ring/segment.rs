@@ -6,11 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use nix::{errno::Errno, sys::memfd::MFdFlags};
+use nix::errno::Errno;
 
 pub use super::memfd::Unfit;
 use super::{
-    mapping::Mapping,
     memfd,
     sync::{AtomicU32, AtomicU64, Lines, Memory},
 };
@@ -51,18 +50,17 @@ impl Segment {
     /// A new segment of `bytes` zeros: a memfd of mode 0600, sealed against any change of size, gone in children.
     /// `name` shows in `/proc/*/maps` only.
     pub fn create(name: &str, bytes: usize) -> Result<Segment, SegmentError> {
-        let failed = |step| move |errno| SegmentError::System { name: name.to_owned(), bytes, step, errno };
-        let fd = memfd::create(name, bytes, MFdFlags::empty()).map_err(failed("memfd_create"))?;
-        let map = Mapping::new(&fd, bytes).map_err(failed("mmap"))?;
-        Ok(Segment { memory: Memory::new(map), len: bytes, fd: Some(fd) })
+        let failed = |(step, errno)| SegmentError::System { name: name.to_owned(), bytes, step, errno };
+        let (memory, fd) = Memory::create(name, bytes).map_err(failed)?;
+        Ok(Segment { memory, len: bytes, fd })
     }
 
     /// Maps the first `bytes` of a segment that a peer handed over, and closes `fd`.
     pub fn open(fd: OwnedFd, bytes: usize) -> Result<Segment, SegmentError> {
         let failed = |step| move |errno| SegmentError::System { name: "received".to_owned(), bytes, step, errno };
         memfd::check(&fd, bytes).map_err(failed("fstat"))?.map_err(|unfit| SegmentError::Unfit { bytes, unfit })?;
-        let map = Mapping::new(&fd, bytes).map_err(failed("mmap"))?;
-        Ok(Segment { memory: Memory::new(map), len: bytes, fd: None })
+        let memory = Memory::open(&fd, bytes).map_err(failed("mmap"))?;
+        Ok(Segment { memory, len: bytes, fd: None })
     }
 
     /// The descriptor to hand over; none in a segment that was opened, or after [`Segment::take_fd`].
@@ -124,7 +122,10 @@ mod tests {
 
     use nix::{
         fcntl::{FcntlArg, SealFlag, fcntl},
-        sys::{memfd::memfd_create, stat::fstat},
+        sys::{
+            memfd::{MFdFlags, memfd_create},
+            stat::fstat,
+        },
         unistd::ftruncate,
     };
 

@@ -143,7 +143,7 @@ impl Slab {
             );
         }
         if prefault {
-            slab.prefault(&mut progress).map_err(|errno| SlabError::System { bytes, step: "pre-faulting", errno })?;
+            slab.prefault(&mut progress)?;
         }
         Ok(slab.settle_pages(huge, prefault))
     }
@@ -222,6 +222,29 @@ impl Slab {
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().add(offset), len) }
     }
 
+    /// Touches every page, a piece at a time, and calls `progress` once a second. The contents stay. A worker may
+    /// want it too: the memory is there already then, but its own page tables are not.
+    pub fn prefault(&self, mut progress: impl FnMut(Progress)) -> Result<(), SlabError> {
+        const PIECE: usize = 64 << 20;
+        let (start, total) = (Instant::now(), self.map.len());
+        let mut said = start;
+        for done in (0..total).step_by(PIECE) {
+            if said.elapsed() >= Duration::from_secs(1) {
+                said = Instant::now();
+                progress(Progress { done, total, elapsed: start.elapsed() });
+            }
+            pages::populate(&self.map, done..total.min(done + PIECE)).map_err(|errno| SlabError::System {
+                bytes: self.len,
+                step: "pre-faulting",
+                errno,
+            })?;
+        }
+        if said > start {
+            progress(Progress { done: total, total, elapsed: start.elapsed() });
+        }
+        Ok(())
+    }
+
     fn check_budget(root: &Path, bytes: usize) -> Result<(), SlabError> {
         match budget::available(root) {
             Some(found) if found.bytes < bytes as u64 => {
@@ -242,24 +265,6 @@ impl Slab {
             pages::advise_huge(&map);
         }
         Ok(Slab { map, len: bytes, fd: Some(fd), pages })
-    }
-
-    /// Touches every page, a piece at a time.
-    fn prefault(&self, progress: &mut dyn FnMut(Progress)) -> nix::Result<()> {
-        const PIECE: usize = 64 << 20;
-        let (start, total) = (Instant::now(), self.map.len());
-        let mut said = start;
-        for done in (0..total).step_by(PIECE) {
-            if said.elapsed() >= Duration::from_secs(1) {
-                said = Instant::now();
-                progress(Progress { done, total, elapsed: start.elapsed() });
-            }
-            pages::populate(&self.map, done..total.min(done + PIECE))?;
-        }
-        if said > start {
-            progress(Progress { done: total, total, elapsed: start.elapsed() });
-        }
-        Ok(())
     }
 
     /// Believes in transparent huge pages only when the kernel shows them.

@@ -148,7 +148,7 @@ impl Producer {
 
     /// Continues where a dead predecessor stopped, or starts a new ring. The caller knows that the predecessor is
     /// dead. A message that it did not finish was never published, and will be overwritten; one that it finished may
-    /// lack its ring of the bell, so ring once.
+    /// lack its ring of the bell: see [`super::bell::Ringer::ring_anyway`].
     pub fn resume(segment: Arc<Segment>, offset: usize, capacity: u32) -> Result<Producer, RingError> {
         let ring = Ring::new(&segment, offset, capacity)?;
         let sequences = || (0..ring.capacity).map(|slot| (slot, ring.sequence(slot, Ordering::Acquire)));

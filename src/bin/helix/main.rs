@@ -1,7 +1,10 @@
 //! `helix`: the tool. One module a subcommand; the work is in the library.
 
+mod demo;
 mod index;
+mod results;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -16,16 +19,35 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Feed ranks from real video under several policies, side by side
+    Demo(Box<demo::DemoArgs>),
+    /// One rank of `helix demo`
+    #[command(hide = true)]
+    DemoRank,
     /// Look into media files and write a manifest of them
     Index(index::Args),
+    /// Print the rows that benchmarks and demo left, those that do not hold first
+    Results(results::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("HELIX_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default_filter(&cli.command)));
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time();
+    lines.with_ansi(std::io::stderr().is_terminal()).init();
     match cli.command {
+        Command::Demo(args) => demo::main(&args),
+        Command::DemoRank => demo::rank::main(),
         Command::Index(args) => index::run(&args),
+        Command::Results(args) => results::run(&args),
+    }
+}
+
+/// What is said unless `HELIX_LOG` says otherwise. The demo reports the bad samples of its ranks, each file once.
+fn default_filter(command: &Command) -> &'static str {
+    match command {
+        Command::DemoRank => "warn,helix_shm::bad_sample=error",
+        _ => "warn",
     }
 }

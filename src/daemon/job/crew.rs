@@ -8,7 +8,7 @@ use crate::crash;
 use crate::daemon::conn::{Conn, Gone};
 use crate::daemon::poller::Poller;
 use crate::daemon::regions::State;
-use crate::daemon::sessions::{LANE_CAPACITY, LANES, Phase, SESSION_BELLS};
+use crate::daemon::sessions::{LANE_CAPACITY, LANES, Phase, SESSION_BELLS, Session};
 use crate::daemon::workers::{Shared, Worker, segment_fd};
 use crate::proto::message::{Body, Head, Ready, kind};
 use crate::proto::options::Policy;
@@ -250,6 +250,8 @@ impl Job {
         }
         crash::point("mourning.tickets");
         self.retell(slot);
+        // It may have died between the word and the bell.
+        self.sessions.values().for_each(Session::wake);
         let was_up = worker.is_up();
         let attached = std::mem::take(&mut worker.attached);
         drop(worker);

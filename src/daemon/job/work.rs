@@ -274,6 +274,10 @@ impl Job {
         loop {
             let Some(session) = self.sessions.get_mut(&id) else { return };
             session.flush();
+            if session.tampered() {
+                self.refuse_rank(id, "an eventfd of the job was made to block", poller);
+                return;
+            }
             let heard = match session.pop_feedback() {
                 Ok(None) => return,
                 Ok(Some(words)) => self.rank_says(id, &words),

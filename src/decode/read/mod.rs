@@ -4,7 +4,8 @@
 //! read-ahead asked for, which is said once ([`Reader::notice`]). Either way the same bytes come.
 //!
 //! **Memory.** A read holds at most [`MAX_PREFETCH`] bytes. A worker keeps two under way (the sample that it decodes
-//! and the next); buffers given back with [`Reader::recycle`] are used again, and at most `POOL` bytes wait for that.
+//! and the next); buffers given back with [`Reader::recycle`] are used again, and at most twice
+//! [`MAX_PREFETCH`] bytes wait for that.
 
 mod pool;
 mod uring;
@@ -12,11 +13,11 @@ mod uring;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, fcntl, posix_fadvise};
 use pool::Pool;
 use uring::{Job, Ring};
 
@@ -126,23 +127,14 @@ impl Reader {
     pub fn finish(&mut self, id: ReadId) -> Result<Input, SampleError> {
         let known = self.extents.iter().position(|&(i, _)| i == id);
         let known = known.ok_or_else(|| SampleError::new(Stage::Read, format!("no read {} is under way", id.0)))?;
-        let (_, extent) = self.extents.swap_remove(known);
+        if let Some(Err(e)) = self.ring.as_mut().map(|ring| ring.wait(id.0)) {
+            self.leave_ring(&e);
+        }
         let job = match self.later.iter().position(|&(i, _)| i == id) {
-            Some(i) => Ok(self.later.swap_remove(i).1.read_now()),
-            None => match &mut self.ring {
-                Some(ring) => ring.finish(id.0),
-                None => return Err(SampleError::new(Stage::Read, "its io_uring failed")),
-            },
+            Some(i) => self.later.swap_remove(i).1.read_now(),
+            None => self.ring.as_mut().and_then(|ring| ring.take(id.0)).expect("a read is the ring's or for later"),
         };
-        let job = match job {
-            Ok(job) => job,
-            Err(e) => {
-                // What the ring holds stays with it, for the kernel may still write there.
-                self.ring = None;
-                self.notice = Some(refusal(&e));
-                return Err(SampleError::new(Stage::Read, format!("io_uring failed: {e}")));
-            }
-        };
+        let (_, extent) = self.extents.swap_remove(known);
         let Job { file, parts, error, .. } = job;
         match error {
             None => Ok(Input::new(extent.start, extent.end - extent.start, parts, file)),
@@ -151,6 +143,18 @@ impl Reader {
                 Err(SampleError::new(Stage::Read, e.to_string()))
             }
         }
+    }
+
+    /// Goes on with `pread`, also for what is under way.
+    fn leave_ring(&mut self, error: &io::Error) {
+        let notice = refusal(error);
+        tracing::warn!("{notice}");
+        self.notice = Some(notice);
+        let mut again = self.ring.as_ref().map(Ring::copies).unwrap_or_default();
+        // What the kernel may still write to stays with the ring.
+        self.ring = None;
+        again.retain(|(id, _)| self.extents.iter().any(|(known, _)| known.0 == *id));
+        self.later.extend(again.into_iter().map(|(id, job)| (ReadId(id), job)));
     }
 
     /// Gives up a read. Its buffers come back when the kernel has let go of them.
@@ -208,8 +212,7 @@ fn open(source: &Source<'_>) -> Result<File, SampleError> {
         return Err(fail("it is not a regular file".into()));
     }
     // With O_NONBLOCK an io_uring read of what is not in the page cache would fail with EAGAIN.
-    let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty());
-    nix::fcntl::fcntl(&file, flags).map_err(|e| fail(e.to_string()))?;
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::empty())).map_err(|e| fail(e.to_string()))?;
     let mtime = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
     let end = source.offset + source.len;
     let longer = source.offset == 0 && found.len() > end;
@@ -245,8 +248,8 @@ impl Job {
     fn advise(&self) {
         for part in &self.parts {
             let (at, len) = ((self.base + part.start) as i64, part.len as i64);
-            // SAFETY: a plain call on an open file. It is advice: nothing is lost if it fails.
-            unsafe { libc::posix_fadvise(self.file.as_raw_fd(), at, len, libc::POSIX_FADV_WILLNEED) };
+            // Advice: nothing is lost if it fails.
+            let _ = posix_fadvise(&self.file, at, len, PosixFadviseAdvice::POSIX_FADV_WILLNEED);
         }
     }
 
@@ -264,4 +267,5 @@ impl Job {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one range is meant")]
 mod tests;

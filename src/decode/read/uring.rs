@@ -104,7 +104,7 @@ impl Ring {
         })
     }
 
-    /// Starts the reads of a job. What goes wrong comes out of [`Ring::finish`].
+    /// Starts the reads of a job. What goes wrong comes out of [`Ring::wait`].
     pub(super) fn start(&mut self, id: u64, mut job: Job) {
         let fd = types::Fd(job.file.as_raw_fd());
         for part in &mut job.parts {
@@ -123,10 +123,21 @@ impl Ring {
         self.reap();
     }
 
-    /// Waits until a job has no operation left, and gives it out. An error means that the ring itself is broken.
-    pub(super) fn finish(&mut self, id: u64) -> io::Result<Job> {
-        self.settle(|ring| ring.jobs.get(&id).is_none_or(|job| job.left == 0))?;
-        self.jobs.remove(&id).ok_or_else(|| io::ErrorKind::NotFound.into())
+    /// Waits until a job has no operation left. An error means that the ring itself is broken.
+    pub(super) fn wait(&mut self, id: u64) -> io::Result<()> {
+        self.settle(|ring| ring.jobs.get(&id).is_none_or(|job| job.left == 0))
+    }
+
+    /// Gives out a job that has no operation left.
+    pub(super) fn take(&mut self, id: u64) -> Option<Job> {
+        if self.jobs.get(&id)?.left > 0 { None } else { self.jobs.remove(&id) }
+    }
+
+    /// The jobs under way, to be done again in buffers of their own.
+    pub(super) fn copies(&self) -> Vec<(u64, Job)> {
+        let part = |p: &Part| Part { start: p.start, buffer: vec![0; p.buffer.len()], len: p.len };
+        let copy = |job: &Job| Job::new(job.file.clone(), job.base, job.parts.iter().map(part).collect());
+        self.jobs.iter().map(|(&id, job)| (id, copy(job))).collect()
     }
 
     /// Gives up a job. Its buffers come out of [`Ring::cancelled`] when the kernel has let go of them.

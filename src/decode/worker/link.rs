@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
@@ -82,7 +83,7 @@ pub(super) struct Daemon {
     tickets: Consumer,
     done: Producer,
     ringer: Ringer,
-    sessions: HashMap<u16, Arc<Attached>>,
+    sessions: HashMap<u16, Rc<Attached>>,
     buf: Vec<u8>,
     /// Packets that were read while one that attaches was looked for.
     early: std::collections::VecDeque<ToWorker>,
@@ -205,13 +206,15 @@ impl Daemon {
                 .map_err(io::Error::other)?,
             lane_number,
         };
-        self.sessions.insert(*session, Arc::new(attached));
+        // The predecessor may have died between a message and its bell.
+        attached.ringer.ring_anyway(lane_number);
+        self.sessions.insert(*session, Rc::new(attached));
         crate::crash::point("attached");
         Ok(())
     }
 
     /// A session's slab and lane.
-    pub(super) fn attached(&self, session: u16) -> Option<Arc<Attached>> {
+    pub(super) fn attached(&self, session: u16) -> Option<Rc<Attached>> {
         self.sessions.get(&session).cloned()
     }
 

@@ -11,7 +11,7 @@ mod link;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -50,7 +50,7 @@ pub enum WorkerError {
 struct Job {
     ticket: Ticket,
     taken: Instant,
-    started: Result<(Arc<Attached>, ReadId), (&'static str, String)>,
+    started: Result<(Rc<Attached>, ReadId), (&'static str, String)>,
 }
 
 /// What a finished ticket is reported with.
@@ -170,7 +170,7 @@ impl Worker {
         Ok(())
     }
 
-    fn start(&mut self, ticket: &Ticket) -> Result<(Arc<Attached>, ReadId), (&'static str, String)> {
+    fn start(&mut self, ticket: &Ticket) -> Result<(Rc<Attached>, ReadId), (&'static str, String)> {
         let session = ticket.head.session;
         let attached = match self.daemon.attached(session) {
             Some(attached) => attached,

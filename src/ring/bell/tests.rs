@@ -54,6 +54,18 @@ fn a_parked_sleeper_is_rung_once() {
 }
 
 #[test]
+fn a_wake_up_that_a_dead_producer_claimed_is_made_by_the_next() {
+    let (hints, ringer, sleeper) = bell(0);
+    assert!(sleeper.park());
+    // Claimed, and killed.
+    hints.flag(0).store(0, Ordering::Relaxed);
+    ringer.ring(1);
+    assert!(!readable(&sleeper));
+    ringer.ring_anyway(1);
+    assert!(readable(&sleeper));
+}
+
+#[test]
 fn a_wait_without_news_ends() {
     let (_, _, sleeper) = bell(0);
     assert!(!sleeper.wait(Duration::from_millis(1), Duration::from_micros(20)));

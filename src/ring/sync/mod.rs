@@ -10,6 +10,9 @@ mod model;
 #[cfg(not(feature = "loom"))]
 mod real;
 
+/// New memory with the memfd behind it, which a model has not; or the step that failed, and how.
+type Created = Result<(std::sync::Arc<Memory>, Option<std::os::fd::OwnedFd>), (&'static str, nix::errno::Errno)>;
+
 #[cfg(feature = "loom")]
 pub use model::*;
 #[cfg(not(feature = "loom"))]

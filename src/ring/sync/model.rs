@@ -15,7 +15,7 @@ use loom::{
     sync::{Condvar, Mutex},
 };
 
-use crate::ring::mapping::Mapping;
+use super::Created;
 
 /// Two words of bitmap: the second shows that each is treated as the first.
 pub(crate) const BITMAP: usize = 2;
@@ -97,12 +97,18 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(map: Mapping) -> std::sync::Arc<Memory> {
-        let lines = map.len() / 64;
-        std::sync::Arc::new(Memory {
+    pub(crate) fn create(_name: &str, bytes: usize) -> Created {
+        let lines = bytes / 64;
+        let memory = Memory {
             lines: (0..lines).map(|_| Line::new()).collect(),
             flags: (0..lines).map(|_| AtomicU32::new(0)).collect(),
-        })
+        };
+        Ok((std::sync::Arc::new(memory), None))
+    }
+
+    /// A model has one process, and hands no memory over.
+    pub(crate) fn open(_fd: &OwnedFd, bytes: usize) -> nix::Result<std::sync::Arc<Memory>> {
+        Memory::create("", bytes).map(|(memory, _)| memory).map_err(|(_, errno)| errno)
     }
 
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
@@ -138,32 +144,30 @@ impl Lines {
 /// An eventfd whose sleep loom can see: a wake-up that is lost is a deadlock, which loom reports.
 #[derive(Clone)]
 pub struct EventFd {
-    real: crate::ring::eventfd::EventFd,
     state: std::sync::Arc<(Mutex<u64>, Condvar)>,
 }
 
-impl From<crate::ring::eventfd::EventFd> for EventFd {
-    fn from(real: crate::ring::eventfd::EventFd) -> EventFd {
-        EventFd { real, state: std::sync::Arc::new((Mutex::new(0), Condvar::new())) }
-    }
-}
-
 impl From<OwnedFd> for EventFd {
-    fn from(fd: OwnedFd) -> EventFd {
-        crate::ring::eventfd::EventFd::from(fd).into()
+    fn from(_fd: OwnedFd) -> EventFd {
+        EventFd { state: std::sync::Arc::new((Mutex::new(0), Condvar::new())) }
     }
 }
 
 impl EventFd {
     /// A new one: counter 0.
     pub fn new() -> io::Result<EventFd> {
-        crate::ring::eventfd::EventFd::new().map(EventFd::from)
+        Ok(EventFd { state: std::sync::Arc::new((Mutex::new(0), Condvar::new())) })
     }
 
     /// Makes it readable.
     pub fn signal(&self) {
         *self.state.0.lock().unwrap() += 1;
         self.state.1.notify_one();
+    }
+
+    /// No peer of a model is hostile.
+    pub fn tampered(&self) -> bool {
+        false
     }
 
     /// Makes it unreadable, whatever its count was.
@@ -179,8 +183,11 @@ impl EventFd {
         }
     }
 
-    /// A real descriptor, which nobody signals.
+    /// None: a model sleeps in [`EventFd::wait`] alone.
+    ///
+    /// # Panics
+    /// Always.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.real.fd()
+        panic!("a model's eventfd has no descriptor");
     }
 }

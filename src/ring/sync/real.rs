@@ -1,12 +1,15 @@
 //! The atomics of the machine, over a shared mapping.
 
-use std::{ptr::NonNull, sync::Arc};
+use std::{os::fd::OwnedFd, ptr::NonNull, sync::Arc};
+
+use nix::sys::memfd::MFdFlags;
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::Created;
 pub use crate::ring::eventfd::EventFd;
-use crate::ring::mapping::Mapping;
+use crate::ring::{mapping::Mapping, memfd};
 
 /// Words of bitmap that a bell looks at.
 pub(crate) const BITMAP: usize = 15;
@@ -59,8 +62,16 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(map: Mapping) -> Arc<Memory> {
-        Arc::new(Memory { map })
+    /// New memory and the memfd behind it, or the step that failed.
+    pub(crate) fn create(name: &str, bytes: usize) -> Created {
+        let fd = memfd::create(name, bytes, MFdFlags::empty()).map_err(|errno| ("memfd_create", errno))?;
+        let memory = Memory::open(&fd, bytes).map_err(|errno| ("mmap", errno))?;
+        Ok((memory, Some(fd)))
+    }
+
+    /// The memory behind a memfd that is long enough, and stays so.
+    pub(crate) fn open(fd: &OwnedFd, bytes: usize) -> nix::Result<Arc<Memory>> {
+        Ok(Arc::new(Memory { map: Mapping::new(fd, bytes)? }))
     }
 
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {

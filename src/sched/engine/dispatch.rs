@@ -1,8 +1,8 @@
 //! Who decodes what: tickets are given to workers as late as can be.
 
-use super::queue::{Item, Key};
+use super::queue::{Backlog, Item, Key};
 use super::rank::{Site, State};
-use super::workers::DEPTH;
+use super::workers::{DEPTH, Held, Single};
 use super::{Engine, Flight};
 use crate::proto::options::Policy;
 use crate::sched::event::{Decision, ServerId, StreamId, TicketId, Time, WorkerId};
@@ -23,35 +23,60 @@ struct Head {
     due: Option<Time>,
 }
 
+/// Whether a sample may be left to the server of its rank's slab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// No: whoever is free is to take it.
+    None,
+    /// The rank's pace is not known yet: near workers are better, but nobody is to stand idle.
+    Unknown,
+    /// Yes, until then: better one idle worker than pixels that cross the box.
+    Until(Time),
+}
+
 impl Head {
     /// Earliest due first, then by stream; unknown dues last.
     fn urgency(&self) -> (Time, StreamId) {
         (self.due.unwrap_or(Time::MAX), self.stream)
+    }
+
+    fn is_near(&self, server: ServerId) -> bool {
+        self.site == Site::Server(server)
     }
 }
 
 impl Engine {
     pub(super) fn dispatch(&mut self, now: Time, out: &mut Vec<Decision>) {
         self.dispatch_own(now, out);
-        while let Some(head) = self.shared_head(now, None) {
-            let Some((worker, chosen)) = self.choose(now, head) else {
-                self.wish(now, &head, out);
-                break;
+        loop {
+            let heads = self.heads(now);
+            let Some((worker, chosen)) = heads.iter().find_map(|head| self.choose(now, head, &heads)) else {
+                self.wish(now, &heads, out);
+                return;
             };
             self.assign(now, worker, &chosen, out);
         }
     }
 
-    /// The first sample that any worker may take, or the first whose rank's slab is on one server.
-    fn shared_head(&self, now: Time, only: Option<ServerId>) -> Option<Head> {
-        let heads = self.streams.iter().filter_map(|(&stream, s)| {
-            let queues = s.shared.iter().filter(|(server, _)| only.is_none_or(|o| o == **server));
-            let firsts = queues.filter_map(|(&server, backlog)| Some((backlog.first()?, server)));
-            let ((key, item), server) = firsts.min_by_key(|((key, _), _)| *key)?;
-            let due = s.ranks.get(key.rank as usize)?.due(item.step, now);
-            Some(Head { stream, site: Site::Server(server), key, item, due })
-        });
-        heads.min_by_key(Head::urgency)
+    /// The first sample of each queue that any worker may serve; the stream whose first is due first comes first.
+    fn heads(&self, now: Time) -> Vec<Head> {
+        let mut heads = Vec::new();
+        let mut order = Vec::new();
+        for (&stream, s) in self.streams.iter().filter(|(_, s)| !s.shared.is_empty()) {
+            let from = heads.len();
+            heads.extend(s.shared.iter().filter_map(|(&server, backlog)| {
+                let (key, item) = backlog.first()?;
+                let due = s.ranks.get(key.rank as usize)?.due(item.step, now);
+                Some(Head { stream, site: Site::Server(server), key, item, due })
+            }));
+            heads[from..].sort_unstable_by_key(|h| h.key);
+            order.extend(heads.get(from).map(|h| (h.urgency(), from..heads.len())));
+        }
+        if order.len() <= 1 {
+            return heads;
+        }
+        order.sort_unstable_by_key(|(urgency, _)| *urgency);
+        order.into_iter().flat_map(|(_, range)| heads[range].to_vec()).collect()
     }
 
     /// The first sample that was bound to this worker.
@@ -71,62 +96,78 @@ impl Engine {
                 && self.workers.held(worker) < DEPTH
                 && let Some(own) = self.own_head(now, worker)
             {
-                let shared = self.shared_head(now, None).filter(|s| s.urgency() < own.urgency());
+                let shared = self.heads(now).first().copied().filter(|s| s.urgency() < own.urgency());
                 self.assign(now, worker, &shared.unwrap_or(own), out);
             }
         }
     }
 
-    /// Who is to take a shared sample now, if anyone; it may be better to give that worker another one.
-    fn choose(&self, now: Time, head: Head) -> Option<(WorkerId, Head)> {
+    /// Who is to take the first sample of a queue now, if anyone; it may be better to give that worker another one.
+    fn choose(&self, now: Time, head: &Head, heads: &[Head]) -> Option<(WorkerId, Head)> {
         if self.streams.get(&head.stream)?.run.policy == Policy::Pool {
-            return Some((self.workers.longest_idle().or_else(|| self.workers.longest_single())?, head));
+            return Some((self.workers.longest_idle().or_else(|| self.workers.longest_single())?, *head));
         }
         let Site::Server(home) = head.site else { return None };
         if let Some(worker) = self.workers.idle_on(home) {
-            return Some((worker, head));
+            return Some((worker, *head));
         }
-        if let Some(idle) = self.workers.idlest() {
-            let near = || self.workers.idle().find_map(|(s, w)| Some((w, self.shared_head(now, Some(s))?)));
-            let local = if self.can_wait(now, &head, home) { near() } else { None };
-            return Some(local.unwrap_or((idle, head)));
+        let near = |server| heads.iter().filter(move |h| h.is_near(server));
+        let horizon = self.horizon();
+        // A ticket must not be caught behind one that may take much longer than expected, unless there is time.
+        let fits = |s: &Single, h: &Head| {
+            s.latest - s.free <= horizon || h.due.is_some_and(|due| s.latest.saturating_add(h.item.safe) <= due)
+        };
+        let soon = || self.workers.singles(now, now.saturating_add(horizon));
+        let idle = self.workers.idlest();
+        let any = || idle.or_else(|| soon().find(|s| fits(s, head)).map(|s| s.worker));
+        let patience = self.patience(now, head, home);
+        if patience == Patience::None {
+            return Some((any()?, *head));
         }
-        let (free, worker) = self.workers.soonest_single(now)?;
-        if free > now.saturating_add(self.horizon()) {
-            return None;
+        let local = self.workers.idle().find_map(|(s, w)| Some((w, *near(s).next()?)));
+        if patience == Patience::Unknown && idle.is_some() {
+            return Some(local.unwrap_or((idle?, *head)));
         }
-        let server = self.workers.server(worker)?;
-        if server != home && self.can_wait(now, &head, home) {
-            return Some((worker, self.shared_head(now, Some(server)).unwrap_or(head)));
-        }
-        Some((worker, head))
+        let next = || soon().find_map(|s| Some((s.worker, *near(s.server).find(|h| fits(&s, h))?)));
+        local.or_else(next).or_else(|| if patience == Patience::Unknown { Some((any()?, *head)) } else { None })
     }
 
-    /// Whether a sample can be left to the workers of its rank's server and still be done when it is due, with all
-    /// that is due with it. Nothing is known of the due times of a rank's first steps: then it need not hurry.
-    fn can_wait(&self, now: Time, head: &Head, home: ServerId) -> bool {
-        let Some(due) = head.due else { return head.key.ahead };
-        let Some((free, workers)) = self.workers.outlook(home, now) else { return false };
-        let Some(s) = self.streams.get(&head.stream) else { return false };
-        let Some(batch) = s.ranks.get(head.key.rank as usize).and_then(|r| r.batches.get(&head.item.step)) else {
-            return false;
+    /// Whether a sample can be left to the workers of its rank's server: if they can do all that waits for them
+    /// before even the first of it has to begin. With less in hand nobody may stand idle, or a lead once lost would never
+    /// be won back where decoding is the bottleneck.
+    fn patience(&self, now: Time, head: &Head, home: ServerId) -> Patience {
+        let Some(due) = head.due else {
+            return if head.key.ahead { Patience::Unknown } else { Patience::None };
         };
-        let Some(slot) = batch.slots.get(head.key.slot as usize) else { return false };
-        let work = s.shared.get(&home).map_or(0, |b| b.first_work()) / workers.max(1);
-        free.saturating_add(work).saturating_add(self.decode.safe(&slot.work, home)) <= due
+        let Some(s) = self.streams.get(&head.stream) else { return Patience::None };
+        let Some((free, workers)) = self.workers.outlook(home, now) else { return Patience::None };
+        let waiting = s.shared.get(&home).map_or(0, Backlog::work);
+        // A quarter more, as workers never share work evenly.
+        let share = waiting.saturating_add(waiting / 4) / workers.max(1);
+        let done = free.saturating_add(share).saturating_add(head.item.safe);
+        due.checked_sub(done).map_or(Patience::None, |slack| Patience::Until(now.saturating_add(slack)))
     }
 
     fn horizon(&self) -> u64 {
         (LEAST_HORIZON + 2 * self.decode.read()).min(self.options.horizon)
     }
 
-    /// Asks to be woken when the next worker comes into the horizon.
-    fn wish(&mut self, now: Time, head: &Head, out: &mut Vec<Decision>) {
-        if self.streams.get(&head.stream).is_none_or(|s| s.run.policy != Policy::Helix) {
+    /// Asks to be woken when the next worker comes into the horizon, or when a sample can wait no longer.
+    fn wish(&mut self, now: Time, heads: &[Head], out: &mut Vec<Decision>) {
+        if heads.is_empty() {
             return;
         }
-        let Some((free, _)) = self.workers.soonest_single(now) else { return };
-        let wish = free.saturating_sub(self.horizon()).max(now.saturating_add(1));
+        let horizon = self.horizon();
+        let next = self.workers.singles(now.saturating_add(horizon), Time::MAX).next().map(|s| s.free - horizon);
+        let idle = self.workers.idlest().is_some();
+        let patience = |h: &Head| match h.site {
+            Site::Server(home) if idle => self.patience(now, h, home),
+            _ => Patience::None,
+        };
+        let late =
+            heads.iter().filter_map(|h| if let Patience::Until(late) = patience(h) { Some(late) } else { None });
+        let Some(wish) = late.chain(next).min() else { return };
+        let wish = wish.max(now.saturating_add(1));
         if self.wake != Some(wish) {
             self.wake = Some(wish);
             out.push(Decision::WakeAt(wish));
@@ -147,7 +188,8 @@ impl Engine {
         let attempt = entry.attempt;
         let expected = (self.decode.expected(&entry.work) as f64 * self.decode.slowness(server)) as u64;
         let work = entry.work;
-        self.workers.give(worker, ticket, expected, now);
+        let safe = self.decode.safe(&work, server).max(expected);
+        self.workers.give(worker, Held { ticket, expected, safe }, now);
         let stream = head.stream;
         self.flights.insert(ticket, Flight { stream, rank, iter, step, slot, worker, server, work, expected });
         let due = head.due;

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use helix_shm::decode::{Decoder, Input, Request, SampleKey, VideoDecoder};
 use helix_shm::manifest::Record;
@@ -26,29 +26,41 @@ pub(crate) struct Cost {
     pub(crate) pixels: [u64; 2],
 }
 
+/// What was measured.
+pub(crate) struct Calibration {
+    /// A cost for each clip.
+    pub(crate) costs: Vec<Cost>,
+    /// Share of the cores' time that this process got while it wanted all of it. Less than 1 when others compute too.
+    pub(crate) share: f64,
+}
+
 /// Measures every clip, `cores` at a time; `None` if the user asked to stop.
-pub(crate) fn calibrate(clips: &[Record], seed: u64, cores: usize, screen: &Screen) -> Option<Vec<Cost>> {
+pub(crate) fn calibrate(clips: &[Record], seed: u64, cores: usize, screen: &Screen) -> Option<Calibration> {
     let costs = Mutex::new(vec![Cost::default(); clips.len()]);
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     screen.begin("measure", clips.len() as u64);
-    std::thread::scope(|scope| {
-        for _ in 0..cores.min(clips.len()) {
-            scope.spawn(|| {
-                let mut decoder = VideoDecoder::new();
-                loop {
-                    let row = next.fetch_add(1, Ordering::Relaxed);
-                    if row >= clips.len() || interrupt::asked() {
-                        return;
-                    }
-                    let cost = measure(&mut decoder, &clips[row], row as u64, seed);
-                    costs.lock().unwrap_or_else(PoisonError::into_inner)[row] = cost;
-                    screen.at(done.fetch_add(1, Ordering::Relaxed) as u64 + 1, || "decoding each clip once".into());
-                }
-            });
+    let work = || {
+        let (wall, cpu) = (Instant::now(), cpu_time());
+        let mut decoder = VideoDecoder::new();
+        loop {
+            let row = next.fetch_add(1, Ordering::Relaxed);
+            if row >= clips.len() || interrupt::asked() {
+                return (wall.elapsed(), cpu_time().saturating_sub(cpu));
+            }
+            let cost = measure(&mut decoder, &clips[row], row as u64, seed);
+            costs.lock().unwrap_or_else(PoisonError::into_inner)[row] = cost;
+            screen.at(done.fetch_add(1, Ordering::Relaxed) as u64 + 1, || "decoding each clip once".into());
         }
+    };
+    let times: Vec<(Duration, Duration)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores.min(clips.len())).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().filter_map(|t| t.join().ok()).collect()
     });
     screen.end();
-    (!interrupt::asked()).then(|| costs.into_inner().unwrap_or_else(PoisonError::into_inner))
+    let sum = |f: fn(&(Duration, Duration)) -> Duration| times.iter().map(f).sum::<Duration>().as_secs_f64();
+    let share = sum(|t| t.1) / sum(|t| t.0).max(1e-9);
+    let costs = costs.into_inner().unwrap_or_else(PoisonError::into_inner);
+    (!interrupt::asked()).then_some(Calibration { costs, share })
 }
 
 fn measure(decoder: &mut VideoDecoder, clip: &Record, row: u64, seed: u64) -> Cost {

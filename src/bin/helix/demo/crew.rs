@@ -91,11 +91,9 @@ impl Crew {
     pub(crate) fn run(mut self, steps: u32, on_step: &mut dyn FnMut(usize, &Step)) -> Result<Outcome, CrewError> {
         let mut outcome = Outcome::default();
         self.gather(&mut outcome, |message| match message {
-            FromRank::Joined { daemon } => Ok(daemon),
+            FromRank::Joined { .. } => Ok(()),
             other => Err(other),
-        })?
-        .first()
-        .inspect(|(daemon, _)| self.daemon = Process::open(*daemon));
+        })?;
         let mut opened = Instant::now();
         for n in 0..steps as usize {
             self.tell_all(&ToRank::Go);
@@ -135,7 +133,13 @@ impl Crew {
         let mut got: Vec<Option<(T, Instant)>> = self.ranks.iter().map(|_| None).collect();
         while got.iter().any(Option::is_none) {
             let Heard { rank, at, message } = self.hear()?;
-            self.left[rank] |= matches!(message, Some(Ok(FromRank::Left { .. })));
+            match message {
+                // All ranks have the same one. It is known from the first word on, so that it is waited for even if
+                // the run ends before all have joined.
+                Some(Ok(FromRank::Joined { daemon })) if self.daemon.is_none() => self.daemon = Process::open(daemon),
+                Some(Ok(FromRank::Left { .. })) => self.left[rank] = true,
+                _ => {}
+            }
             match message.map(|m| m.map(&wanted)) {
                 Some(Ok(Ok(value))) if got[rank].is_none() => got[rank] = Some((value, at)),
                 Some(Ok(Err(FromRank::Bad(bad)))) => {

@@ -28,6 +28,11 @@ pub(crate) fn install() {
     });
 }
 
+/// The flag, for those who take one.
+pub(crate) fn flag() -> &'static AtomicBool {
+    &ASKED
+}
+
 /// Whether an end was asked for.
 pub(crate) fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)

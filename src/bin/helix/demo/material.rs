@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use helix_shm::corpus::{self, CorpusOptions};
+use helix_shm::manifest::build::{Build, BuildError};
 use helix_shm::manifest::{AtomicFile, Manifest, Record, Writer};
 
 use super::DemoError;
@@ -36,9 +37,6 @@ pub(crate) fn gather(args: &DemoArgs, screen: &Screen) -> Result<Material, DemoE
         screen.line(&format!("left out: {path}: {}", manifest.error(row).unwrap_or("unreadable")));
     }
     let good = manifest.good();
-    if good == 0 {
-        return Err(DemoError::NoVideos { folder, files: manifest.len() });
-    }
     let most = args.clips.map_or(MOST_VIDEOS, |n| n as usize).min(good as usize);
     // Evenly over the folder's order, so that no kind of file is left out.
     let clips: Vec<Record> = (0..most as u64)
@@ -112,6 +110,23 @@ pub(crate) fn write_manifest(path: &Path, clips: &[Record], rows: u64) -> Result
     let (_, file) = writer.finish_into()?;
     Ok(file.commit()?)
 }
-fn index_folder(_folder: &Path, _index: &Path, _screen: &Screen) -> Result<Manifest, DemoError> {
-    Ok(Manifest::open(_index)?)
+/// Indexes a folder; what an earlier run found out of unchanged files is kept.
+fn index_folder(folder: &Path, index: &Path, screen: &Screen) -> Result<Manifest, DemoError> {
+    let build = Build { paths: vec![folder.to_owned()], output: index.to_owned(), jobs: 0, reuse: true };
+    let mut begun = false;
+    let built = build.run(interrupt::flag(), |p| {
+        if !std::mem::replace(&mut begun, true) {
+            screen.begin("index", p.total);
+        }
+        screen.at(p.done, || format!("{} of {} files are bad", p.bad, p.done));
+    });
+    screen.end();
+    match built {
+        Ok(_) => Ok(Manifest::open(index)?),
+        Err(BuildError::Stopped { .. }) => Err(DemoError::Interrupted),
+        Err(BuildError::Nothing { others, .. }) => {
+            Err(DemoError::NoVideos { folder: folder.to_owned(), files: others })
+        }
+        Err(error) => Err(error.into()),
+    }
 }

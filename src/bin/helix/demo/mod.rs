@@ -8,11 +8,10 @@
 mod args;
 mod calibrate;
 mod crew;
-pub(crate) mod interrupt;
+mod interrupt;
 mod material;
 mod metrics;
 mod plan;
-#[cfg(any())]
 pub(crate) mod rank;
 mod report;
 mod screen;
@@ -25,15 +24,19 @@ use std::time::Duration;
 
 use args::Contender;
 pub(crate) use args::DemoArgs;
-use calibrate::Cost;
+use calibrate::{Calibration, Cost};
 use crew::{Crew, CrewError};
 use helix_shm::corpus::CorpusError;
+use helix_shm::manifest::build::BuildError;
 use helix_shm::manifest::{ManifestError, WriteError};
 use helix_shm::results;
 use metrics::{Outcome, Step};
 use plan::Plan;
 use report::{Entry, Report};
 use screen::Screen;
+
+/// The share of the cores' time that a quiet machine leaves us.
+const QUIET: f64 = 0.9;
 
 /// Why there is no demo.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +62,8 @@ enum DemoError {
     Program(std::io::Error),
     #[error(transparent)]
     Corpus(#[from] CorpusError),
+    #[error(transparent)]
+    Index(#[from] BuildError),
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     #[error(transparent)]
@@ -92,7 +97,9 @@ pub(crate) fn main(args: &DemoArgs) -> ExitCode {
 fn run(args: &DemoArgs, screen: &Arc<Screen>) -> Result<Report, DemoError> {
     let material = material::gather(args, screen)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let costs = calibrate::calibrate(&material.clips, args.seed, cores, screen).ok_or(DemoError::Interrupted)?;
+    let calibration =
+        calibrate::calibrate(&material.clips, args.seed, cores, screen).ok_or(DemoError::Interrupted)?;
+    let Calibration { costs, share } = calibration;
     if costs.iter().all(|c| c.pixels == [0, 0]) {
         return Err(DemoError::NothingDecodes(material.words));
     }
@@ -101,6 +108,13 @@ fn run(args: &DemoArgs, screen: &Arc<Screen>) -> Result<Report, DemoError> {
     material::write_manifest(&manifest, &material.clips, plan.rows)?;
     let manifest = manifest.canonicalize().map_err(|source| DemoError::Work { folder: args.work.clone(), source })?;
     screen.line(&plan.words(&material.words));
+    if share < QUIET {
+        let taken = (1.0 - share) * 100.0;
+        screen.line(&format!(
+            "NOT QUIET: other processes take {taken:.0} % of the cores; a policy with more processes gets more of the \
+             rest, so these numbers compare nothing"
+        ));
+    }
 
     let mut outcomes = Vec::new();
     for &who in &args.policies {
@@ -176,7 +190,6 @@ fn print_report(args: &DemoArgs, report: &Report) {
 
 /// The command that gives these rows again.
 fn command() -> String {
-    let mut words = std::env::args().skip(1);
-    let first = format!("helix {}", words.next().unwrap_or_default());
-    words.fold(first, |line, word| format!("{line} {word}"))
+    let words: Vec<String> = std::env::args().skip(2).collect();
+    if words.is_empty() { "make demo".into() } else { format!("make demo ARGS=\"{}\"", words.join(" ")) }
 }

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use helix_shm::client::{Batch, Loader, Options};
+use helix_shm::client::{Batch, Loader, Options, Stats};
 use helix_shm::device::host::HostDevice;
 use helix_shm::device::{Buffer, Device, Queue};
+use helix_shm::proto::session::BadSample;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 
@@ -64,41 +65,58 @@ fn say(message: &FromRank) -> io::Result<()> {
 fn run(spec: &RankSpec, orders: &Receiver<ToRank>) -> Result<(), Failure> {
     let mut accelerator = Accelerator::new(spec.ns_per_token)?;
     let mut loader = Loader::connect(options(spec, &accelerator.device))?;
+    let mut told = 0;
     say(&FromRank::Joined { daemon: loader.daemon_pid() })?;
     for step in 0..spec.steps {
         orders.recv()?;
         let asked = Instant::now();
         let batch = loader.next().ok_or("the stream ended early")??;
         let wait = asked.elapsed();
-        for bad in loader.take_bad_samples() {
-            say(&FromRank::Bad(BadClip {
-                sample: bad.sample,
-                path: bad.path,
-                stage: bad.stage,
-                reason: bad.reason,
-            }))?;
-        }
         let skipped = batch.skipped() as u32;
         let samples = accelerator.step(batch)?;
+        if skipped > 0 {
+            told = tell_bad(&loader.stats(), told)?;
+        }
         say(&FromRank::Step(StepReport { rank: spec.rank, step, wait, samples, skipped, late: accelerator.late }))?;
     }
     // The last barrier: nobody leaves while another computes.
     orders.recv()?;
-    let copied = loader.copied_bytes();
-    loader.close()?;
-    let uploaded = accelerator.uploaded();
-    say(&FromRank::Left { copied, uploaded })?;
+    let stats = loader.stats();
+    tell_bad(&stats, told)?;
+    drop(loader);
+    say(&FromRank::Left { copied: stats.copied, uploaded: accelerator.uploaded() })?;
     Ok(())
 }
 
+/// Tells of the bad samples that were not told of; gives the number of all.
+fn tell_bad(stats: &Stats, told: usize) -> io::Result<usize> {
+    for bad in &stats.bad_samples[told.min(stats.bad_samples.len())..] {
+        let BadSample { sample, path, stage, reason, .. } = bad.clone();
+        say(&FromRank::Bad(BadClip { sample, path, stage, reason }))?;
+    }
+    Ok(stats.bad_samples.len())
+}
+
 fn options(spec: &RankSpec, device: &Arc<dyn Device>) -> Options {
+    let RankSpec { stream, run, .. } = spec;
     Options::default()
         .manifest(&spec.manifest)
         .job(&spec.job)
         .rank(spec.rank)
         .local_rank(spec.rank)
-        .stream(spec.stream.clone())
-        .run(spec.run.clone())
+        .world(stream.world)
+        .batch_size(stream.batch_size)
+        .seed(stream.seed)
+        .shuffle(stream.shuffle)
+        .drop_last(stream.drop_last)
+        .balance(stream.balance)
+        .profile(stream.profile)
+        .on_error(stream.on_error)
+        .transform(stream.transform.clone())
+        .policy(run.policy)
+        .workers(run.workers)
+        .max_batches(run.max_batches)
+        .pin(run.pin)
         .slab_bytes(spec.slab_bytes)
         .device(Arc::clone(device))
 }
