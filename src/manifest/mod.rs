@@ -16,6 +16,7 @@ pub mod descriptor;
 mod error;
 mod file;
 mod fingerprint;
+pub mod guard;
 mod layout;
 #[cfg(feature = "decode")]
 pub mod probe;

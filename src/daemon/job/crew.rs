@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use super::streams::PACKETS;
 use super::{Job, Orphan, Source};
 use crate::crash;
 use crate::daemon::conn::{Conn, Gone};
@@ -15,6 +16,8 @@ use crate::proto::options::Policy;
 use crate::proto::session::{FromWorker, ToRank, ToWorker};
 use crate::sched::event::{Event, ServerId, Time, WorkerId};
 
+/// Different lines that workers may want said in the life of a job; honest ones have two or three.
+const MAX_NOTICES: usize = 64;
 /// A sample that kills its worker by a fault of its own this often is bad.
 const MAX_FAULTS: u8 = 2;
 /// A sample that loses this many workers to SIGKILL is bad: the kernel's OOM killer looks the same as a person.
@@ -156,7 +159,7 @@ impl Job {
 
     /// Packets of a worker wait, or its socket takes output again.
     pub fn worker_packets(&mut self, slot: u16, generation: u32, poller: &mut Poller) {
-        loop {
+        for _ in 0..PACKETS {
             let known = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut);
             let Some(worker) = known.filter(|w| w.generation == generation) else { return };
             let Some(conn) = worker.conn.as_mut() else { return };
@@ -181,7 +184,7 @@ impl Job {
 
     /// Reads the packets that a worker has sent by now, without acting on its socket's end.
     pub(super) fn fetch_complaints(&mut self, slot: u16) {
-        loop {
+        for _ in 0..PACKETS {
             let worker = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut);
             let Some(conn) = worker.and_then(|w| w.conn.as_mut()) else { return };
             let Ok(Some((packet, _))) = conn.recv::<FromWorker>() else { return };
@@ -203,6 +206,9 @@ impl Job {
                     worker.attached.remove(&session);
                 }
                 self.unmapped(slot, session);
+            }
+            FromWorker::Notice { .. } if self.notices.len() >= MAX_NOTICES => {
+                self.quarantine(slot, "it has too much to say");
             }
             FromWorker::Notice { text } => self.notice(text),
             FromWorker::Introduce { .. } => self.quarantine(slot, "it introduced itself twice"),

@@ -130,6 +130,8 @@ pub struct Job {
     reissue: Reissue,
     complaints: HashMap<u64, (String, String)>,
     notices: HashSet<String>,
+    /// Lanes that had more to say than was heard at once.
+    unheard: Vec<usize>,
     stats: JobStats,
     empty_since: Instant,
 }
@@ -185,6 +187,7 @@ impl Job {
             reissue: Reissue::default(),
             complaints: HashMap::new(),
             notices: HashSet::new(),
+            unheard: Vec::new(),
             stats: JobStats::default(),
             empty_since: Instant::now(),
         })
@@ -214,7 +217,7 @@ impl Job {
 
     /// Says that the daemon is about to sleep. `false` if there is news already.
     pub fn park(&mut self) -> bool {
-        self.sleeper.park()
+        self.unheard.is_empty() && self.sleeper.park()
     }
 
     /// The daemon is awake again.
@@ -224,7 +227,7 @@ impl Job {
 
     /// Looks at every lane with news; at all of them when `all`, since the bitmap is only a hint.
     pub fn look(&mut self, poller: &mut Poller, all: bool) {
-        let mut lanes = Vec::new();
+        let mut lanes = std::mem::take(&mut self.unheard);
         self.sleeper.take(|lane| lanes.push(lane));
         if all {
             lanes.clear();
@@ -243,6 +246,7 @@ impl Job {
         }
         self.drive();
         self.revive_a_worker(poller);
+        self.drop_cut_streams();
         self.drive();
     }
 

@@ -31,6 +31,9 @@ impl From<std::io::Error> for Refusal {
     }
 }
 
+/// Packets of one peer that are taken in before others have their turn.
+pub(super) const PACKETS: usize = 64;
+
 impl Job {
     /// A rank asks to join. Its connection comes back with the refusal, so that it can be told.
     pub fn join(
@@ -45,24 +48,27 @@ impl Job {
             Ok(prepared) => prepared,
             Err(refusal) => return Err((conn, refusal)),
         };
+        let refuse = |job: &mut Job, conn, refusal| {
+            job.drop_empty_stream(stream);
+            Err((conn, Refusal(refusal)))
+        };
         let Some(id) = (0..MAX_SESSIONS as u16).find(|id| !self.sessions.contains_key(id)) else {
-            return Err((
-                conn,
-                Refusal(format!("job `{}` has {MAX_SESSIONS} sessions, the most there can be", self.name)),
-            ));
+            let refusal = format!("job `{}` has {MAX_SESSIONS} sessions, the most there can be", self.name);
+            return refuse(self, conn, refusal);
         };
         let mut session = match Session::new(id, stream, conn, slab, &join, &self.hints) {
             Ok(session) => session,
             // The connection went into the session; the rank sees its end and the log has the reason.
             Err(e) => {
                 tracing::error!(job = self.name, rank = join.rank, "cannot set up a session: {e}");
+                self.drop_empty_stream(stream);
                 return Ok(());
             }
         };
         for &(grant, offset, len) in &join.held {
             if let Err(e) = session.regions.hold(grant, offset, len) {
                 let Some(conn) = session.conn.take() else { return Ok(()) };
-                return Err((conn, Refusal(format!("block {grant} said to be held over a restart: {e}"))));
+                return refuse(self, conn, format!("block {grant} said to be held over a restart: {e}"));
             }
         }
         self.admit(session, &join, poller);
@@ -104,15 +110,12 @@ impl Job {
         let most = largest_batch(&stream.manifest, &stream.options);
         let wanted = 2 * most;
         if join.slab_bytes < wanted {
-            let nobody = stream.members.is_empty();
             let refusal = Refusal(format!(
                 "a slab of {} bytes cannot hold two batches of {most} bytes: set the slab to at least {wanted} bytes ({} MiB), or lower the batch size",
                 join.slab_bytes,
                 wanted.div_ceil(1 << 20)
             ));
-            if nobody {
-                self.streams.remove(&id.0);
-            }
+            self.drop_empty_stream(id);
             return Err(refusal);
         }
         Ok((id, slab))
@@ -150,6 +153,14 @@ impl Job {
             },
         );
         Ok(StreamId(id))
+    }
+
+    /// A stream that nobody has joined, or that all have left, goes.
+    fn drop_empty_stream(&mut self, id: StreamId) {
+        if !self.sessions.values().any(|s| s.stream == id) {
+            self.close_in_sched(id);
+            self.streams.remove(&id.0);
+        }
     }
 
     /// A rank that joins a loader must want what the others want.
@@ -270,7 +281,8 @@ impl Job {
 
     /// Packets of a rank wait, or its socket takes output again.
     pub fn rank_packets(&mut self, id: u16, poller: &mut Poller) {
-        loop {
+        // Of a rank that never stops only so many: the socket stays readable.
+        for _ in 0..PACKETS {
             let Some(session) = self.sessions.get_mut(&id) else { return };
             let Some(conn) = session.conn.as_mut() else { return };
             let packet = conn.flush().and_then(|()| conn.recv::<FromRank>());
@@ -385,6 +397,17 @@ impl Job {
         }
     }
 
+    /// Ends the streams whose manifests were cut under them: what was read since may be wrong.
+    pub(super) fn drop_cut_streams(&mut self) {
+        let cut = self.streams.iter().filter(|(_, s)| !s.closed && s.manifest.was_cut());
+        for (id, path) in cut.map(|(&id, s)| (id, s.manifest_path.clone())).collect::<Vec<_>>() {
+            let reason =
+                format!("manifest {path} was cut while it was in use: write a new one beside it, and rename it");
+            tracing::error!(job = self.name, "{reason}");
+            self.fail_stream(StreamId(id), &reason, None);
+        }
+    }
+
     /// Ends every stream: the job cannot go on.
     pub(super) fn fail_all(&mut self, reason: &str) {
         tracing::error!(job = self.name, "{reason}");
@@ -449,12 +472,8 @@ impl Job {
             return;
         }
         if let Some(session) = self.sessions.remove(&id) {
-            let stream = session.stream.0;
             self.orphans.retain(|orphan, _| orphan.0 != id);
-            if !self.sessions.values().any(|s| s.stream.0 == stream) {
-                self.close_in_sched(StreamId(stream));
-                self.streams.remove(&stream);
-            }
+            self.drop_empty_stream(session.stream);
         }
         if self.sessions.is_empty() {
             self.empty_since = Instant::now();
