@@ -46,6 +46,8 @@ pub mod daemon;
 #[cfg(feature = "decode")]
 pub mod decode;
 pub mod device;
+#[cfg(feature = "decode")]
+mod ffmpeg;
 pub mod manifest;
 pub mod proto;
 pub mod results;

@@ -20,7 +20,6 @@ use super::shared::{Link, Setup, Shared};
 use super::table::{Table, Violation};
 use crate::crash;
 use crate::proto::VERSION;
-use crate::proto::options::OnError;
 use crate::proto::session::{FromRank, Join, ToRank};
 use crate::ring::bell::RELOOK;
 
@@ -82,7 +81,17 @@ impl Collector {
     }
 
     /// The thread.
-    pub(super) fn run(mut self) {
+    pub(super) fn run(self) {
+        let shared = Arc::clone(&self.shared);
+        // A bug here must end the iteration, not leave `next()` waiting for ever.
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.work()));
+        if ran.is_err() {
+            let reason = "the loader's own thread panicked; its message is on standard error".into();
+            shared.fail(LoaderError::Failed { reason });
+        }
+    }
+
+    fn work(mut self) {
         loop {
             let error = match self.pump() {
                 End::Leave => return self.farewell(),
@@ -255,19 +264,18 @@ impl Collector {
                 tracing::warn!("helix-shmd: {text}");
                 Ok(())
             }
-            ToRank::Failed { reason, rank } => Err(End::Error(self.failed(reason, rank))),
+            ToRank::Failed { reason, rank, sample } => Err(End::Error(self.failed(reason, rank, sample))),
             other @ (ToRank::Opened(_) | ToRank::Bye) => Err(daemon_said(format!("{other:?} out of turn"))),
         }
     }
 
-    fn failed(&self, reason: String, rank: Option<u32>) -> LoaderError {
+    fn failed(&self, reason: String, rank: Option<u32>, sample: Option<u64>) -> LoaderError {
         let Setup { options, .. } = &self.shared.setup;
-        let raises = options.stream.on_error == OnError::Raise;
         match rank {
             Some(rank) if rank != options.rank => LoaderError::RankDied { rank, reason },
-            _ => match self.shared.lock().bad.last() {
-                Some(bad) if raises => LoaderError::BadSample(Box::new(bad.clone())),
-                _ => LoaderError::Failed { reason },
+            _ => match self.shared.lock().bad.iter().rfind(|bad| Some(bad.sample) == sample) {
+                Some(bad) => LoaderError::BadSample(Box::new(bad.clone())),
+                None => LoaderError::Failed { reason },
             },
         }
     }
@@ -351,6 +359,13 @@ impl Collector {
     }
 }
 
+/// Cores that this process may run on; none when the system does not say.
+fn own_cores() -> Vec<u32> {
+    use nix::sched::{CpuSet, sched_getaffinity};
+    let Ok(set) = sched_getaffinity(nix::unistd::Pid::from_raw(0)) else { return Vec::new() };
+    (0..CpuSet::count()).filter(|&core| set.is_set(core).unwrap_or(false)).map(|core| core as u32).collect()
+}
+
 /// Reaches a daemon and joins it with the blocks that the ledger holds. Also returns the highest grant among them.
 pub(super) fn establish(
     shared: &Shared,
@@ -375,7 +390,9 @@ pub(super) fn establish(
             stream: options.stream.clone(),
             run: options.run.clone(),
             held,
+            rejoin: shared.lock().restarts > 0,
             node: options.node,
+            cores: own_cores(),
         };
         let slab = store.slab.fd().ok_or_else(|| std::io::ErrorKind::InvalidInput.into());
         let slab = slab.map_err(system("hand over the slab"))?;

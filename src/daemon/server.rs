@@ -15,7 +15,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen, socket,
 };
 
-use super::conn::Conn;
+use super::conn::{Conn, Gone};
 use super::cores::Cores;
 use super::job::{self, Job};
 use super::poller::{Poller, Source};
@@ -31,6 +31,8 @@ const ACCEPTS: usize = 64;
 const MAX_STRANGERS: usize = 256;
 /// How long a connection may stay silent before it says who it is.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long nobody is let in after there were no descriptors left.
+const DEAF: Duration = Duration::from_millis(200);
 /// How often every lane is looked at, whatever the doorbells say.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// How long an embedded daemon waits for its first rank.
@@ -51,6 +53,8 @@ pub struct Server {
     jobs: BTreeMap<u32, Job>,
     next_job: u32,
     had_job: bool,
+    /// Until when nobody is let in, since there were no descriptors left.
+    deaf_until: Option<Instant>,
     born: Instant,
     /// When the events that are being handled were seen.
     woken: Time,
@@ -95,6 +99,7 @@ impl Server {
             jobs: BTreeMap::new(),
             next_job: 0,
             had_job: false,
+            deaf_until: None,
             born: Instant::now(),
             woken: job::now(),
             cores,
@@ -125,7 +130,10 @@ impl Server {
             for source in woken.drain(..) {
                 self.handle(source);
             }
-            self.clean_up();
+            for job in self.jobs.values_mut() {
+                job.tend_connections(&mut self.poller);
+            }
+            self.clean_up()?;
         }
         self.close();
         Ok(())
@@ -147,6 +155,9 @@ impl Server {
         if !self.strangers.is_empty() {
             at_most(PATIENCE);
         }
+        if self.deaf_until.is_some() {
+            at_most(DEAF);
+        }
         // Rounded up, or the loop would spin through the last fraction of a millisecond.
         wait.map(|w| w.as_micros().div_ceil(1000).min(10_000) as u16)
     }
@@ -158,8 +169,8 @@ impl Server {
             Source::Stranger(id) => self.stranger(id),
             // `look` has heard it already.
             Source::Bell(_) => {}
-            Source::Rank(job, id) => self.with(job, |job, poller| job.rank_packets(id, poller)),
-            Source::RankDeath(job, id) => self.with(job, |job, poller| job.rank_died(id, poller)),
+            Source::Rank(job, id, serial) => self.with(job, |job, poller| job.rank_packets(id, serial, poller)),
+            Source::RankDeath(job, id, serial) => self.with(job, |job, poller| job.rank_died(id, serial, poller)),
             Source::Worker(job, slot, gen_) => self.with(job, |job, poller| job.worker_packets(slot, gen_, poller)),
             Source::WorkerDeath(job, slot, gen_) => {
                 let fired = self.woken;
@@ -180,7 +191,10 @@ impl Server {
                 Ok(sock) => sock,
                 Err(nix::errno::Errno::EAGAIN) => return,
                 Err(e) => {
+                    // It stays readable: watched on, it would wake the loop without end.
                     tracing::warn!("cannot accept a connection: {e}; raise `ulimit -n` if it is too many open files");
+                    self.poller.remove(self.listener.as_fd(), Source::Listener);
+                    self.deaf_until = Some(Instant::now() + DEAF);
                     return;
                 }
             };
@@ -212,8 +226,13 @@ impl Server {
         let first = match conn.recv::<First>() {
             Ok(None) => return,
             Ok(Some(first)) => Some(first),
+            Err(Gone::End) => None,
             Err(e) => {
-                tracing::debug!("a connection ended before it said who it is: {e}");
+                let reason = format!(
+                    "the daemon could not take the first packet: {e}. Where descriptors were cut off, raise `ulimit -n`"
+                );
+                tracing::warn!(pid = conn.peer().pid, "{reason}");
+                let _ = conn.send(&ToRank::Failed { reason, rank: None, sample: None }, &[]);
                 None
             }
         };
@@ -250,7 +269,7 @@ impl Server {
             let reason =
                 format!("this daemon serves user {own}, and you are user {}: start one of your own", peer.uid);
             tracing::warn!(pid = peer.pid, "{reason}");
-            let _ = conn.send(&ToRank::Failed { reason, rank: None }, &[]);
+            let _ = conn.send(&ToRank::Failed { reason, rank: None, sample: None }, &[]);
             return;
         }
         let found = self.jobs.values().position(|job| job.name() == join.job && job.uid() == own);
@@ -269,7 +288,7 @@ impl Server {
                     Err(e) => {
                         let reason = format!("the daemon cannot set up job `{}`: {e}", join.job);
                         tracing::error!("{reason}");
-                        let _ = conn.send(&ToRank::Failed { reason, rank: None }, &[]);
+                        let _ = conn.send(&ToRank::Failed { reason, rank: None, sample: None }, &[]);
                         return;
                     }
                 }
@@ -279,7 +298,7 @@ impl Server {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if let Err((mut conn, refusal)) = job.join(conn, join, fds, &mut self.poller) {
             tracing::warn!(pid = peer.pid, "rank refused: {refusal}");
-            let _ = conn.send(&ToRank::Failed { reason: refusal.to_string(), rank: None }, &[]);
+            let _ = conn.send(&ToRank::Failed { reason: refusal.to_string(), rank: None, sample: None }, &[]);
         }
     }
 
@@ -292,7 +311,11 @@ impl Server {
     }
 
     /// Ends jobs without ranks and connections without words, and the embedded daemon without jobs.
-    fn clean_up(&mut self) {
+    fn clean_up(&mut self) -> Result<(), DaemonError> {
+        if self.deaf_until.is_some_and(|until| until <= Instant::now()) {
+            self.poller.add(self.listener.as_fd(), Source::Listener)?;
+            self.deaf_until = None;
+        }
         let over = |job: &Job| job.empty_since().is_some_and(|since| since.elapsed() >= LINGER);
         for id in self.jobs.iter().filter(|(_, job)| over(job)).map(|(&id, _)| id).collect::<Vec<_>>() {
             if let Some(mut job) = self.jobs.remove(&id) {
@@ -309,6 +332,7 @@ impl Server {
         if self.options.embedded && self.jobs.is_empty() && self.strangers.is_empty() {
             self.stop |= self.had_job || self.born.elapsed() > FIRST_RANK;
         }
+        Ok(())
     }
 
     fn close(&mut self) {

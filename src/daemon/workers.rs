@@ -70,7 +70,8 @@ impl Worker {
         let ringer = Ringer::new(shared.hints.clone(), bell_of(slot), bell.clone()).map_err(io::Error::other)?;
         let token = token()?;
         let child = Command::new("/proc/self/exe")
-            .arg("worker")
+            // A job's name may begin with a dash.
+            .args(["worker", "--"])
             .args([shared.socket.as_os_str(), shared.job.as_ref(), slot.to_string().as_ref()])
             .env("HELIX_SHM_TOKEN", &token)
             // The lifeline reaches the worker as its standard input: inherited across exec without further ado.

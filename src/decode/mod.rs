@@ -2,16 +2,15 @@
 //!
 //! A sample passes through the files in this order: [`sampling`] says which frames, [`plan`] which bytes, [`read`]
 //! fetches them while the sample before is decoded, [`video`] decodes and resizes only the frames asked for, and
-//! [`pixels`] writes them once. [`key`] is the only source of randomness. Unsafe code lives in `ffi`, `sws`, `avio`,
-//! `log` and `read::uring` alone. The room knows the manifest's descriptor and the transform; it must not know
-//! ranks, slabs, tickets or time.
+//! [`pixels`] writes them once. [`key`] is the only source of randomness. Unsafe code lives in `ffi`, `sws`, `avio`
+//! and `read::uring` alone. The room knows the manifest's descriptor and the transform; it must not know ranks, slabs,
+//! tickets or time.
 
 mod avio;
 mod damage;
 mod ffi;
 mod input;
 pub mod key;
-mod log;
 pub mod pixels;
 pub mod plan;
 pub mod read;

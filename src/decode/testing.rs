@@ -11,6 +11,7 @@ use crate::proto::transform::{Layout, Resize, Sampling, Transform};
 pub(crate) const EMPTY: Descriptor<'static> = Descriptor {
     row: 0,
     path: "",
+    file_len: 0,
     offset: 0,
     len: 0,
     mtime_ns: 0,

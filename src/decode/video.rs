@@ -16,7 +16,8 @@ use super::key::Purpose;
 use super::pixels::{Rect, Writer};
 use super::plan::{self, Group};
 use super::scale::Scaler;
-use super::{Decoder, Input, Outcome, Request, SampleError, SampleKey, Stage, log, sampling};
+use super::{Decoder, Input, Outcome, Request, SampleError, SampleKey, Stage, sampling};
+use crate::ffmpeg::log;
 use crate::manifest::descriptor::Descriptor;
 use crate::proto::transform::{Crop, Facts, Transform};
 
@@ -52,7 +53,7 @@ impl VideoDecoder {
 
 impl Decoder for VideoDecoder {
     fn decode(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
-        log::enter(Stage::Open);
+        log::begin(Stage::Open.name());
         let Request { descriptor, transform, key } = request;
         transform.check().map_err(|e| SampleError::new(Stage::Transform, e.to_string()))?;
         let facts = descriptor.facts();
@@ -121,7 +122,7 @@ impl<'o> Target<'o> {
 
     /// Writes a wanted frame to its place, and again where it is repeated.
     fn write(&mut self, which: usize, frame: &Frame, scaler: &mut Scaler) -> Result<(), SampleError> {
-        log::enter(Stage::Transform);
+        log::enter(Stage::Transform.name());
         let planes = scaler.convert(frame, self.coded.0, self.coded.1);
         let planes = planes.map_err(|reason| SampleError::new(Stage::Transform, reason))?;
         let bytes = self.writer.frame_bytes();
@@ -131,7 +132,7 @@ impl<'o> Target<'o> {
         for place in places.skip(1) {
             self.out.copy_within(first..first + bytes, place * bytes);
         }
-        log::enter(Stage::Decode);
+        log::enter(Stage::Decode.name());
         Ok(())
     }
 }
@@ -260,7 +261,7 @@ impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
 
     /// The next packet of the stream; `false` at the end, also at an early one, which is remembered.
     fn next_packet(&mut self) -> Result<bool, SampleError> {
-        log::enter(Stage::Demux);
+        log::enter(Stage::Demux.name());
         let mut again = 0;
         let more = loop {
             match self.demuxer.read(&mut self.tools.packet) {
@@ -279,7 +280,7 @@ impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
                 }
             }
         };
-        log::enter(Stage::Decode);
+        log::enter(Stage::Decode.name());
         Ok(more)
     }
 
@@ -389,7 +390,7 @@ impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
 
 /// An error of FFmpeg with what it last complained of, which is mostly the cause.
 fn explain(error: impl std::fmt::Display) -> String {
-    match log::last_error() {
+    match log::complaint() {
         Some(line) => format!("{error} ({line})"),
         None => error.to_string(),
     }
@@ -397,7 +398,7 @@ fn explain(error: impl std::fmt::Display) -> String {
 
 /// The container at its start, and a decoder for the descriptor's stream.
 fn open<'i>(input: &'i Input, descriptor: &Descriptor<'_>) -> Result<(Demuxer<'i>, Codec), SampleError> {
-    log::enter(Stage::Demux);
+    log::enter(Stage::Demux.name());
     let fail = |reason: String| SampleError::new(Stage::Demux, reason);
     let mut demuxer = Demuxer::open(input, descriptor.container).map_err(|e| fail(explain(e)))?;
     // These two say all that a decoder needs in their headers, and the time of each packet. Others have to be looked
@@ -407,7 +408,7 @@ fn open<'i>(input: &'i Input, descriptor: &Descriptor<'_>) -> Result<(Demuxer<'i
         demuxer.find_stream_info().map_err(|e| fail(explain(e)))?;
     }
     demuxer.keep_only(descriptor.stream);
-    log::enter(Stage::Decode);
+    log::enter(Stage::Decode.name());
     let codec = demuxer.decoder(descriptor.stream).map_err(|e| SampleError::new(Stage::Decode, explain(e)))?;
     Ok((demuxer, codec))
 }

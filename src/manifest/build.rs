@@ -1,15 +1,18 @@
-//! From folders of media to a manifest: walk, probe in parallel, write in order.
+//! From folders, tars and lists of media to a manifest: gather, probe in parallel, write in order.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::BufWriter;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError, mpsc};
 
+pub use super::drift::{Drift, check};
+use super::former::{Former, Seen};
+pub use super::input::InputError;
+use super::input::{self, Found, Item, Text};
 use super::probe::{self, ProbeError};
-use super::walk::{Found, walk};
-use super::{AtomicFile, Manifest, Record, WriteError, Writer, Written};
+use super::{AtomicFile, Record, WriteError, Writer, Written};
 
 /// Files that may be probed ahead of the first one that is not written: what a slow file can hold up. A record is
 /// a few KiB, so this bounds the memory to some hundred MB.
@@ -18,8 +21,10 @@ const WINDOW: usize = 1 << 16;
 /// What to build.
 #[derive(Debug, Clone)]
 pub struct Build {
-    /// Folders and files.
+    /// Folders, media files, tars, and lists of files (CSV, JSONL).
     pub paths: Vec<PathBuf>,
+    /// Where the files are that a CSV names; the CSV's own folder if not given.
+    pub root: Option<PathBuf>,
     /// Where the manifest is to be.
     pub output: PathBuf,
     /// Files probed at a time; 0 = one for each core that the process may use.
@@ -31,7 +36,7 @@ pub struct Build {
 /// What was built.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
-    /// Files with a row.
+    /// Samples with a row, good and bad.
     pub files: u64,
     /// Rows that can be delivered.
     pub good: u64,
@@ -39,8 +44,12 @@ pub struct Summary {
     pub bad: Vec<(PathBuf, String)>,
     /// Folders and entries that could not be read, with the reason.
     pub unreadable: Vec<(PathBuf, String)>,
+    /// What is odd about an input and stopped nothing.
+    pub notes: Vec<(PathBuf, String)>,
     /// Files that are no media: not in the manifest.
     pub others: u64,
+    /// Files of sound, without video, that were come upon and not asked for: not in the manifest.
+    pub no_video: u64,
     /// Rows taken over from a former manifest.
     pub reused: u64,
     /// Frames of the good files.
@@ -56,20 +65,20 @@ pub struct Summary {
 /// How far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Rows written.
+    /// Samples looked into.
     pub done: u64,
-    /// Rows to write.
+    /// Samples to look into.
     pub total: u64,
-    /// Bad ones among the written.
+    /// Bad ones so far.
     pub bad: u64,
 }
 
 /// Why nothing was built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// A path that was given cannot be read.
-    #[error("{0}")]
-    Path(std::io::Error),
+    /// What was given cannot be read.
+    #[error(transparent)]
+    Input(#[from] InputError),
     /// No media in the paths given.
     #[error("no media file in {paths} ({others} other files)")]
     Nothing {
@@ -101,41 +110,55 @@ pub enum BuildError {
     Write(#[from] WriteError),
 }
 
-/// A file's row to be.
-type Outcome = (Result<Record, (u64, i64, String)>, bool);
+/// What became of an item.
+enum Outcome {
+    Good {
+        record: Record,
+        /// Whether it is taken over from a former manifest.
+        reused: bool,
+    },
+    Bad {
+        len: u64,
+        mtime_ns: i64,
+        reason: String,
+    },
+    /// It is one of sound, of which a folder of video may have some.
+    NoVideo,
+}
 
 impl Build {
     /// Walks, probes and writes; `stop` ends it early, `progress` is told of every row.
     pub fn run(&self, stop: &AtomicBool, mut progress: impl FnMut(Progress)) -> Result<Summary, BuildError> {
         let out = AtomicFile::create(&self.output)?;
-        let Found { files, others, unreadable } = walk(&self.paths).map_err(BuildError::Path)?;
-        if files.is_empty() {
+        let Found { items, others, unreadable, notes } = input::gather(&self.paths, self.root.as_deref(), stop)?;
+        let partial = partial_path(&self.output);
+        let total = items.len() as u64;
+        if stop.load(Ordering::Relaxed) {
+            return Err(BuildError::Stopped { done: 0, total, partial });
+        }
+        if items.is_empty() {
             return Err(BuildError::Nothing { paths: list(&self.paths), others });
         }
-        let former = if self.reuse { Former::open(&self.output) } else { Former::default() };
-        let mut sum = Summary { others, unreadable, ..Summary::default() };
+        let former = if self.reuse { Former::open([&*self.output, &partial]) } else { Former::default() };
+        let mut sum = Summary { others, unreadable, notes, ..Summary::default() };
         let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, out), &self.options())?;
-        let total = files.len() as u64;
         let mut failed = None;
-        probe_all(&files, self.jobs(), stop, &former, |path, outcome| {
-            if let Err(e) = sum.add(&mut writer, path, outcome) {
+        let mut done = 0;
+        probe_all(&items, self.jobs(), stop, &former, |item, outcome| {
+            if let Err(e) = sum.add(&mut writer, item, outcome) {
                 failed = Some(e);
                 return false;
             }
-            progress(Progress { done: sum.files, total, bad: sum.bad.len() as u64 });
+            done += 1;
+            progress(Progress { done, total, bad: sum.bad.len() as u64 });
             true
         });
         if let Some(e) = failed {
             return Err(e.into());
         }
         let (written, out) = writer.finish_into()?;
-        let out = out.into_inner().map_err(|e| WriteError::Io(e.into_error()))?;
-        self.place(out, written, sum, total)
-    }
-
-    fn place(&self, mut out: AtomicFile, w: Written, mut sum: Summary, total: u64) -> Result<Summary, BuildError> {
-        let partial = partial_path(&self.output);
-        if sum.files < total {
+        let mut out = out.into_inner().map_err(|e| WriteError::Io(e.into_error()))?;
+        if done < total {
             // Rows taken over are where they were; without a new one there is nothing to keep.
             if sum.files > sum.reused {
                 out.rename(partial.file_name().unwrap_or_default());
@@ -143,10 +166,18 @@ impl Build {
             }
             return Err(BuildError::Stopped { done: sum.files, total, partial });
         }
+        self.place(out, written, sum)
+    }
+
+    fn place(&self, out: AtomicFile, w: Written, mut sum: Summary) -> Result<Summary, BuildError> {
+        if sum.files == 0 {
+            return Err(BuildError::Nothing { paths: list(&self.paths), others: sum.others + sum.no_video });
+        }
         if w.good == 0 {
             return Err(BuildError::AllBad { output: self.output.clone(), bad: sum.bad });
         }
         out.commit()?;
+        let partial = partial_path(&self.output);
         if partial.exists()
             && let Err(e) = std::fs::remove_file(&partial)
         {
@@ -165,24 +196,31 @@ impl Build {
 
     fn options(&self) -> String {
         let tool = concat!("helix index ", env!("CARGO_PKG_VERSION"));
-        serde_json::json!({ "tool": tool, "probe": probe::version(), "paths": &self.paths }).to_string()
+        let paths: Vec<_> = self.paths.iter().map(|p| p.to_string_lossy()).collect();
+        let root = self.root.as_ref().map(|r| r.to_string_lossy());
+        serde_json::json!({ "tool": tool, "probe": probe::version(), "paths": paths, "root": root }).to_string()
     }
 }
 
 impl Summary {
-    fn add<W: std::io::Write>(&mut self, w: &mut Writer<W>, path: &Path, outcome: Outcome) -> Result<(), WriteError> {
-        self.files += 1;
-        self.reused += u64::from(outcome.1);
-        let record = match outcome.0 {
-            Ok(record) => record,
-            Err((len, mtime_ns, reason)) => {
+    fn add<W: std::io::Write>(&mut self, w: &mut Writer<W>, item: &Item, outcome: Outcome) -> Result<(), WriteError> {
+        let (record, reused) = match outcome {
+            Outcome::Good { record, reused } => (record, reused),
+            Outcome::Bad { len, mtime_ns, reason } => {
                 // A path that is not UTF-8 is a bad file, and its row has the nearest text.
-                w.push_bad(&path.to_string_lossy(), len, mtime_ns, &reason)?;
-                self.bad.push((path.to_owned(), reason));
+                w.push_bad(&item.path.to_string_lossy(), len, mtime_ns, &reason)?;
+                self.files += 1;
+                self.bad.push((item.path.to_path_buf(), reason));
+                return Ok(());
+            }
+            Outcome::NoVideo => {
+                self.no_video += 1;
                 return Ok(());
             }
         };
         w.push(&record.descriptor(0))?;
+        self.files += 1;
+        self.reused += u64::from(reused);
         self.good += 1;
         self.bytes += record.len;
         self.frames += u64::from(record.frames);
@@ -192,13 +230,13 @@ impl Summary {
     }
 }
 
-/// Probes on `jobs` threads; `sink` gets the outcomes in the order of the files, and says whether to go on.
+/// Probes on `jobs` threads; `sink` gets the outcomes in the order of the items, and says whether to go on.
 fn probe_all(
-    files: &[PathBuf],
+    items: &[Item],
     jobs: usize,
     stop: &AtomicBool,
     former: &Former,
-    mut sink: impl FnMut(&Path, Outcome) -> bool,
+    mut sink: impl FnMut(&Item, Outcome) -> bool,
 ) {
     let next = AtomicUsize::new(0);
     let ended = AtomicBool::new(false);
@@ -208,7 +246,7 @@ fn probe_all(
     let work = |send: mpsc::SyncSender<(usize, Outcome)>| {
         loop {
             let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(path) = files.get(i) else { return };
+            let Some(item) = items.get(i) else { return };
             let mut done = written.lock().unwrap_or_else(PoisonError::into_inner);
             while i >= *done + WINDOW && !ended.load(Ordering::Relaxed) {
                 done = moved.wait(done).unwrap_or_else(PoisonError::into_inner);
@@ -216,14 +254,14 @@ fn probe_all(
             drop(done);
             if stop.load(Ordering::Relaxed)
                 || ended.load(Ordering::Relaxed)
-                || send.send((i, one(path, former))).is_err()
+                || send.send((i, one(item, former))).is_err()
             {
                 return;
             }
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..jobs.min(files.len()) {
+        for _ in 0..jobs.min(items.len()) {
             let send = send.clone();
             scope.spawn(|| work(send));
         }
@@ -234,7 +272,7 @@ fn probe_all(
             waiting.insert(i, outcome);
             while let Some(outcome) = waiting.remove(&at) {
                 at += 1;
-                if !ended.load(Ordering::Relaxed) && !sink(&files[at - 1], outcome) {
+                if !ended.load(Ordering::Relaxed) && !sink(&items[at - 1], outcome) {
                     ended.store(true, Ordering::Relaxed);
                 }
             }
@@ -244,63 +282,36 @@ fn probe_all(
     });
 }
 
-fn one(path: &Path, former: &Former) -> Outcome {
-    let about = std::fs::metadata(path);
-    let (len, mtime_ns) = about.as_ref().map_or((0, 0), stamp);
-    if let Some(record) = former.find(path, len, mtime_ns) {
-        return (Ok(record), true);
+fn one(item: &Item, former: &Former) -> Outcome {
+    let path = &*item.path;
+    let (file_len, mtime_ns) = std::fs::metadata(path).as_ref().map_or((0, 0), stamp);
+    let (offset, len) = item.range();
+    let now = Seen { path, offset, len: len.unwrap_or(file_len.saturating_sub(offset)), file_len, mtime_ns };
+    let bad = |reason| Outcome::Bad { len: now.len, mtime_ns, reason: item.explain(reason) };
+    if let Some(fault) = &item.fault {
+        return bad(fault.to_string());
     }
-    (probe::probe(path).map_err(|e: ProbeError| (len, mtime_ns, e.to_string())), false)
+    let text = match &item.text {
+        Text::None => String::new(),
+        Text::Given(text) => text.to_string(),
+        Text::Member(caption) => match caption.read(path) {
+            Ok(text) => text,
+            Err(reason) => return bad(reason),
+        },
+    };
+    if let Some(record) = former.find(now) {
+        return Outcome::Good { record: Record { text, ..record }, reused: true };
+    }
+    match probe::probe_part(path, offset, len) {
+        Ok(record) => Outcome::Good { record: Record { text, ..record }, reused: false },
+        Err(ProbeError::NoVideo(_)) if item.may_lack_video() => Outcome::NoVideo,
+        Err(e) => bad(e.to_string()),
+    }
 }
 
 /// Length and time of a file, as a manifest has them.
-fn stamp(about: &std::fs::Metadata) -> (u64, i64) {
+pub(super) fn stamp(about: &std::fs::Metadata) -> (u64, i64) {
     (about.len(), about.mtime().saturating_mul(1_000_000_000).saturating_add(about.mtime_nsec()))
-}
-
-/// Manifests of earlier runs, whose good rows need no second look. Bad files are looked at again: they are few, and
-/// what failed may have been the reading.
-#[derive(Default)]
-struct Former {
-    manifests: Vec<Manifest>,
-    rows: HashMap<String, (usize, u64)>,
-}
-
-impl Former {
-    fn open(output: &Path) -> Former {
-        let mut former = Former::default();
-        for path in [output.to_owned(), partial_path(output)] {
-            if !path.exists() {
-                continue;
-            }
-            match Manifest::open(&path) {
-                Ok(m) if made_by_this_version(&m) => former.add(m),
-                Ok(_) => tracing::warn!("{} is of another version: its rows are not reused", path.display()),
-                Err(e) => tracing::warn!("rows are not reused: {e}"),
-            }
-        }
-        former
-    }
-
-    fn add(&mut self, manifest: Manifest) {
-        let which = self.manifests.len();
-        for i in 0..manifest.good() {
-            let row = manifest.good_row(i);
-            self.rows.insert(manifest.descriptor(row).path.to_owned(), (which, row));
-        }
-        self.manifests.push(manifest);
-    }
-
-    fn find(&self, path: &Path, len: u64, mtime_ns: i64) -> Option<Record> {
-        let &(which, row) = self.rows.get(path.to_str()?)?;
-        let d = self.manifests.get(which)?.descriptor(row);
-        (d.offset == 0 && d.len == len && d.mtime_ns == mtime_ns).then(|| Record::from(&d))
-    }
-}
-
-fn made_by_this_version(manifest: &Manifest) -> bool {
-    let options: serde_json::Value = serde_json::from_str(manifest.options()).unwrap_or_default();
-    options["probe"] == probe::version()
 }
 
 /// What a stopped run leaves.
@@ -313,34 +324,4 @@ fn partial_path(output: &Path) -> PathBuf {
 fn list(paths: &[PathBuf]) -> String {
     let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
     names.join(", ")
-}
-
-/// What has become of a manifest's file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Drift {
-    /// It cannot be found or read.
-    Missing(String),
-    /// Its length or its time is another.
-    Changed(String),
-}
-
-/// Compares each good row with its file: names what is missing or changed, by row.
-pub fn check(manifest: &Manifest, mut drift: impl FnMut(u64, &str, Drift)) {
-    for i in 0..manifest.good() {
-        let row = manifest.good_row(i);
-        let d = manifest.descriptor(row);
-        match std::fs::metadata(d.path) {
-            Err(e) => drift(row, d.path, Drift::Missing(e.to_string())),
-            Ok(about) => {
-                let (len, mtime_ns) = stamp(&about);
-                // A member of an archive has a length of its own, within the archive's.
-                let fits = if d.offset == 0 { len == d.len } else { d.offset.saturating_add(d.len) <= len };
-                if !fits {
-                    drift(row, d.path, Drift::Changed(format!("{len} bytes; {} when indexed", d.len)));
-                } else if mtime_ns != d.mtime_ns {
-                    drift(row, d.path, Drift::Changed("modified since it was indexed".into()));
-                }
-            }
-        }
-    }
 }

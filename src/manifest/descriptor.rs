@@ -11,6 +11,8 @@ pub struct Descriptor<'a> {
     pub row: u64,
     /// Absolute path of the file.
     pub path: &'a str,
+    /// Bytes of the file when it was probed: [`Descriptor::len`], or more when the sample is a part of it.
+    pub file_len: u64,
     /// Where the sample starts in the file, bytes (not 0 for a member of a tar).
     pub offset: u64,
     /// Bytes of the sample in the file.

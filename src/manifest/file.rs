@@ -141,6 +141,7 @@ impl Manifest {
         Descriptor {
             row,
             path: self.text(&b.path, i, row, "path"),
+            file_len: b.file_len.get(map, i),
             offset: b.offset.get(map, i),
             len: b.len.get(map, i),
             mtime_ns: b.mtime_ns.get(map, i),
@@ -184,6 +185,7 @@ impl Manifest {
         let d = Descriptor {
             row,
             path: "",
+            file_len: 0,
             offset: 0,
             len: b.len.get(map, i),
             mtime_ns: 0,

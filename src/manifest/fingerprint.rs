@@ -26,7 +26,7 @@ impl Fingerprint {
             self.text(text);
         }
         let flags = u64::from(d.seekable);
-        let numbers = [d.offset, d.len, d.mtime_ns as u64, d.duration as u64, flags, u64::from(d.frames)];
+        let numbers = [d.file_len, d.offset, d.len, d.mtime_ns as u64, d.duration as u64, flags, u64::from(d.frames)];
         self.0.update(bytemuck::cast_slice(&numbers));
         let (w, h) = (u32::from(d.coded_width), u32::from(d.coded_height));
         let small = [d.stream, w, h, u32::from(d.rotation)];

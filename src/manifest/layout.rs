@@ -32,6 +32,7 @@ pub(super) struct Batch {
     pub(super) start: u64,
     pub(super) rows: usize,
     pub(super) path: Texts,
+    pub(super) file_len: Numbers<u64>,
     pub(super) offset: Numbers<u64>,
     pub(super) len: Numbers<u64>,
     pub(super) mtime_ns: Numbers<i64>,
@@ -168,6 +169,7 @@ impl<'m> Cursor<'m> {
 
     fn columns(mut self, start: u64) -> Result<Batch, String> {
         let path = self.lists("path")?;
+        let file_len = self.numbers("file_len")?;
         let offset = self.numbers("offset")?;
         let len = self.numbers("len")?;
         let mtime_ns = self.numbers("mtime_ns")?;
@@ -194,6 +196,7 @@ impl<'m> Cursor<'m> {
             start,
             rows: self.rows,
             path,
+            file_len,
             offset,
             len,
             mtime_ns,

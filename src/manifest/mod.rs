@@ -1,8 +1,8 @@
 //! Descriptors and the manifest that holds them.
 //!
-//! A [`Manifest`] is a memory-mapped Arrow IPC file with a row a file: a [`Descriptor`](descriptor::Descriptor), or
-//! the reason why there is none. It is made by [`Writer`] (and, with the feature `decode`, by `build`, which walks
-//! folders and probes each file) and read by every process without private memory of its own.
+//! A [`Manifest`] is a memory-mapped Arrow IPC file with a row a sample: a [`Descriptor`](descriptor::Descriptor), or
+//! the reason why there is none. It is made by [`Writer`] (and, with the feature `decode`, by `build`, which gathers
+//! samples from folders, tars and lists and probes each) and read by every process without private memory of its own.
 //!
 //! This room knows `proto::transform` for [`Facts`](crate::proto::transform::Facts) and nothing else of ours. It
 //! must not know who schedules or decodes.
@@ -13,10 +13,16 @@ pub mod build;
 mod check;
 mod column;
 pub mod descriptor;
+#[cfg(feature = "decode")]
+mod drift;
 mod error;
 mod file;
 mod fingerprint;
+#[cfg(feature = "decode")]
+mod former;
 pub mod guard;
+#[cfg(feature = "decode")]
+mod input;
 mod layout;
 #[cfg(feature = "decode")]
 pub mod probe;
@@ -26,8 +32,6 @@ mod schema;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "decode")]
-mod walk;
 mod writer;
 
 pub use atomic::AtomicFile;

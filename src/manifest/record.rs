@@ -7,6 +7,7 @@ use super::descriptor::Descriptor;
 #[allow(missing_docs, reason = "each field is documented at the descriptor's field of the same name")]
 pub struct Record {
     pub path: String,
+    pub file_len: u64,
     pub offset: u64,
     pub len: u64,
     pub mtime_ns: i64,
@@ -34,6 +35,7 @@ impl Default for Record {
     fn default() -> Self {
         Record {
             path: String::new(),
+            file_len: 0,
             offset: 0,
             len: 0,
             mtime_ns: 0,
@@ -64,6 +66,7 @@ impl Record {
         Descriptor {
             row,
             path: &self.path,
+            file_len: self.file_len,
             offset: self.offset,
             len: self.len,
             mtime_ns: self.mtime_ns,
@@ -92,6 +95,7 @@ impl From<&Descriptor<'_>> for Record {
     fn from(d: &Descriptor<'_>) -> Self {
         Record {
             path: d.path.to_owned(),
+            file_len: d.file_len,
             offset: d.offset,
             len: d.len,
             mtime_ns: d.mtime_ns,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use arrow_schema::{DataType, Field, Schema};
 
 /// Version of the columns. A reader refuses any other.
-pub(super) const FORMAT: &str = "1";
+pub(super) const FORMAT: &str = "2";
 /// Key of [`FORMAT`] in the schema's metadata.
 pub(super) const KEY_FORMAT: &str = "helix.format";
 /// Key of the options the manifest was made with, in the schema's metadata.
@@ -24,6 +24,7 @@ pub(super) fn fields() -> Vec<Field> {
     let list = |name: &str, kind| Field::new_list(name, Field::new_list_field(kind, true), false);
     vec![
         plain("path", DataType::Utf8),
+        plain("file_len", DataType::UInt64),
         plain("offset", DataType::UInt64),
         plain("len", DataType::UInt64),
         plain("mtime_ns", DataType::Int64),

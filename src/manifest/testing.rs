@@ -9,6 +9,7 @@ pub(crate) fn clip(i: u32) -> Record {
     let frames = 20 + i % 50;
     Record {
         path: format!("/data/клип {i:07}.mp4"),
+        file_len: 1000 + u64::from(i),
         len: 1000 + u64::from(i),
         mtime_ns: 1_700_000_000_000_000_000 + i64::from(i),
         container: "mov,mp4,m4a,3gp,3g2,mj2".into(),

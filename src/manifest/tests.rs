@@ -52,7 +52,7 @@ fn all_rows_may_be_bad_or_none_be_there() {
 fn the_fingerprint_sees_every_field() {
     let base = clip(7);
     let of = |record: &Record| write(std::slice::from_ref(record), |_| false).1.fingerprint;
-    let mut variants = vec![base.clone(); 20];
+    let mut variants = vec![base.clone(); 21];
     variants[0].path.push('x');
     variants[1].offset += 1;
     variants[2].len += 1;
@@ -73,6 +73,7 @@ fn the_fingerprint_sees_every_field() {
     variants[17].key_frames[1] += 1;
     variants[18].key_offsets[1] += 1;
     variants[19].seekable = !base.seekable;
+    variants[20].file_len += 1;
     let mut all: Vec<String> = variants.iter().map(of).collect();
     all.push(of(&base));
     all.push(of(&Record { text: "a dog".into(), ..base.clone() }));

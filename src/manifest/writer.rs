@@ -75,7 +75,7 @@ impl<W: Write> Writer<W> {
 
     /// Adds a file that cannot be delivered, with the reason.
     pub fn push_bad(&mut self, path: &str, len: u64, mtime_ns: i64, reason: &str) -> Result<(), WriteError> {
-        let record = Record { path: path.to_owned(), len, mtime_ns, ..Record::default() };
+        let record = Record { path: path.to_owned(), file_len: len, len, mtime_ns, ..Record::default() };
         let d = record.descriptor(self.rows);
         if let Some(found) = Shape::of(&d, false).fault() {
             return Err(WriteError::Row { row: self.rows, path: path.to_owned(), found });
@@ -123,6 +123,7 @@ impl<W: Write> Writer<W> {
 #[derive(Default)]
 struct Columns {
     path: StringBuilder,
+    file_len: UInt64Builder,
     offset: UInt64Builder,
     len: UInt64Builder,
     mtime_ns: PrimitiveBuilder<Int64Type>,
@@ -151,6 +152,7 @@ struct Columns {
 impl Columns {
     fn append(&mut self, d: &Descriptor<'_>, error: Option<&str>) {
         self.path.append_value(d.path);
+        self.file_len.append_value(d.file_len);
         self.offset.append_value(d.offset);
         self.len.append_value(d.len);
         self.mtime_ns.append_value(d.mtime_ns);
@@ -186,13 +188,15 @@ impl Columns {
         let ([mut sar_num, mut sar_den], [mut fps_num, mut fps_den]) = (c.sar, c.fps);
         let [mut base_num, mut base_den] = c.time_base;
         let (mut path, mut container, mut codec, mut pix_fmt) = (c.path, c.container, c.codec, c.pix_fmt);
-        let (mut offset, mut len, mut mtime_ns, mut stream) = (c.offset, c.len, c.mtime_ns, c.stream);
+        let (mut file_len, mut offset, mut len) = (c.file_len, c.offset, c.len);
+        let (mut mtime_ns, mut stream) = (c.mtime_ns, c.stream);
         let (mut width, mut height, mut rotation) = (c.coded_width, c.coded_height, c.rotation);
         let (mut duration, mut frames, mut seekable) = (c.duration, c.frames, c.seekable);
         let (mut pts, mut key_frames, mut key_offsets) = (c.pts, c.key_frames, c.key_offsets);
         let (mut text, mut error) = (c.text, c.error);
-        let builders: [&mut dyn ArrayBuilder; 25] = [
+        let builders: [&mut dyn ArrayBuilder; 26] = [
             &mut path,
+            &mut file_len,
             &mut offset,
             &mut len,
             &mut mtime_ns,

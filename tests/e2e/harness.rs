@@ -77,6 +77,7 @@ pub fn spec(socket: &Path, rank: u32, world: u32) -> Spec {
         step: 0,
         steps: u32::MAX,
         skip: false,
+        drop_last: true,
         balance: true,
         policy: Policy::Helix,
         ragged: false,

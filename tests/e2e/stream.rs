@@ -134,3 +134,14 @@ fn the_daemon_maps_no_slab() {
     let daemons = maps(daemon.child.id());
     assert!(daemons.contains("helix-inbox") && !daemons.contains("slab"), "{daemons}");
 }
+
+#[test]
+fn a_batch_of_more_samples_than_a_lane_has_messages_is_delivered() {
+    let folder = folder();
+    let daemon = Daemon::start(folder.path());
+    let large = run(&specs(&daemon, 1, |s| {
+        (s.batch_size, s.drop_last, s.slab_bytes) = (300, false, Some(40 << 20));
+    }));
+    let delivered: Vec<_> = large.values().flatten().flatten().collect();
+    assert_eq!(delivered.len(), 300, "48 clips, repeated until the step is full");
+}

@@ -1,4 +1,4 @@
-//! `helix index`: from folders of media to a manifest, or from a manifest to what has become of its files.
+//! `helix index`: from folders, tars and lists of media to a manifest, or from a manifest to what has become of its files.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -10,12 +10,31 @@ use helix_shm::manifest::Manifest;
 use helix_shm::manifest::build::{Build, BuildError, Drift, Progress, Summary, check};
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+/// What a user has to know of the inputs; `docs/inputs.md` says more.
+const INPUTS: &str = "\
+Inputs:
+  a folder       is walked, links followed: media and tars are taken; sound without video is only counted
+  a media file   is a sample, and a bad one if it has no video
+  a .tar         as WebDataset makes it: members KEY.EXTENSION, one sample a key, KEY.txt or KEY.json (`caption` or
+                 `text`) is its text; samples are read in place, so it must not be compressed
+  a .csv         of Kinetics (label,youtube_id,time_start,time_end,split), OpenVid (video,caption,...) or WebVid
+                 (videoid,contentUrl,duration,page_dir,name); its files are looked for below --root
+  a .jsonl       one {\"path\": ..., \"text\": ...} a line, relative to its folder; also `video` and `caption`;
+                 `offset` and `len` (bytes) make a part of a file a sample
+
+A line, member or file that cannot be a sample is a bad row with its reason and stops nothing. Files whose length and
+time are those of a former manifest at the same place are not looked into again.";
+
 /// What the shell knows of it: 0 done, 1 failed (nothing written), 2 wrong usage, 130 stopped by Ctrl-C.
 #[derive(clap::Args)]
+#[command(after_help = INPUTS)]
 pub(crate) struct Args {
-    /// Folders to walk and files to take
+    /// Folders to walk, media files, tars (WebDataset), and lists of files (.csv, .jsonl)
     #[arg(value_name = "PATH", required_unless_present = "check")]
     paths: Vec<PathBuf>,
+    /// Where the files are that a CSV names [default: the folder that the CSV is in]
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
     /// Where to write the manifest, an Arrow IPC file
     #[arg(short, long, value_name = "FILE", default_value = "data.arrow")]
     output: PathBuf,
@@ -29,7 +48,7 @@ pub(crate) struct Args {
     #[arg(short, long)]
     quiet: bool,
     /// Instead: read a manifest and name the files that are missing or changed
-    #[arg(long, value_name = "MANIFEST", conflicts_with_all = ["paths", "output", "jobs", "fresh"])]
+    #[arg(long, value_name = "MANIFEST", conflicts_with_all = ["paths", "root", "output", "jobs", "fresh"])]
     check: Option<PathBuf>,
 }
 
@@ -75,7 +94,8 @@ fn run_build(args: &Args) -> Result<ExitCode, Failure> {
     stop_on_ctrl_c();
     let start = Instant::now();
     let jobs = args.jobs.map_or(0, usize::from);
-    let build = Build { paths: args.paths.clone(), output: args.output.clone(), jobs, reuse: !args.fresh };
+    let (paths, root, output) = (args.paths.clone(), args.root.clone(), args.output.clone());
+    let build = Build { paths, root, output, jobs, reuse: !args.fresh };
     let mut shown = Shown::new(args.quiet);
     let built = build.run(&STOP, |p| shown.update(p));
     shown.finish();
@@ -98,9 +118,13 @@ fn print_summary(s: &Summary, output: &Path, took: Duration, out: &mut impl Writ
     for (path, reason) in &s.unreadable {
         writeln!(out, "unreadable: {} {reason}", path.display())?;
     }
+    for (path, note) in &s.notes {
+        writeln!(out, "note: {} {note}", path.display())?;
+    }
     let mut rest = Vec::new();
     for (n, what) in [
         (s.bad.len() as u64, "bad"),
+        (s.no_video, "not video"),
         (s.others, "not media"),
         (s.unreadable.len() as u64, "unreadable"),
         (s.reused, "unchanged since the last run"),

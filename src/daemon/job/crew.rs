@@ -9,15 +9,13 @@ use crate::crash;
 use crate::daemon::conn::{Conn, Gone};
 use crate::daemon::poller::Poller;
 use crate::daemon::regions::State;
-use crate::daemon::sessions::{LANE_CAPACITY, LANES, Phase, SESSION_BELLS, Session};
+use crate::daemon::sessions::{LANE_CAPACITY, LANES, MAX_WORKERS, Phase, SESSION_BELLS, Session};
 use crate::daemon::workers::{Shared, Worker, segment_fd};
 use crate::proto::message::{Body, Head, Ready, kind};
 use crate::proto::options::Policy;
 use crate::proto::session::{FromWorker, ToRank, ToWorker};
 use crate::sched::event::{Event, ServerId, Time, WorkerId};
 
-/// Different lines that workers may want said in the life of a job; honest ones have two or three.
-const MAX_NOTICES: usize = 64;
 /// A sample that kills its worker by a fault of its own this often is bad.
 const MAX_FAULTS: u8 = 2;
 /// A sample that loses this many workers to SIGKILL is bad: the kernel's OOM killer looks the same as a person.
@@ -29,6 +27,9 @@ impl Job {
     /// Has what is missing up to `wanted` workers started, also what died while there was no rank to serve.
     pub(super) fn want_workers(&mut self, wanted: u16, pin: bool) {
         self.pin = pin;
+        let wanted = self.affordable_workers(wanted);
+        // Ranks that come anew are not to pay for what went wrong before them.
+        self.failed_starts = 0;
         let slots = self.workers.len().max(usize::from(wanted));
         self.workers.resize_with(slots, || None);
         for slot in 0..slots as u16 {
@@ -37,6 +38,20 @@ impl Job {
                 self.revive.push((slot, Instant::now()));
             }
         }
+    }
+
+    /// As many workers as there are open files for: each takes four, each rank six.
+    fn affordable_workers(&mut self, wanted: u16) -> u16 {
+        use nix::sys::resource::{Resource, getrlimit};
+        let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return wanted };
+        let others = 64 + 6 * self.sessions.len() as u64;
+        let most = (limit.saturating_sub(others) / 4).clamp(1, MAX_WORKERS.into()) as u16;
+        if most < wanted {
+            self.notice(format!(
+                "{most} workers instead of {wanted}, since the daemon may open {limit} files: raise `ulimit -n`"
+            ));
+        }
+        wanted.min(most)
     }
 
     fn start_worker(&mut self, slot: u16, poller: &mut Poller) {
@@ -147,8 +162,9 @@ impl Job {
 
     /// Asks every worker to let go of a session's slab.
     pub(super) fn detach_all(&mut self, session: u16) {
-        let Some(s) = self.sessions.get(&session) else { return };
-        for slot in s.mapped_by.clone() {
+        let Some(s) = self.sessions.get_mut(&session) else { return };
+        for slot in s.mapped_by.difference(&s.detaching).copied().collect::<Vec<_>>() {
+            s.detaching.insert(slot);
             let Some(worker) = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut) else { continue };
             let Some(conn) = worker.conn.as_mut() else { continue };
             if conn.send(&ToWorker::Detach { session }, &[]).is_err() {
@@ -163,17 +179,14 @@ impl Job {
             let known = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut);
             let Some(worker) = known.filter(|w| w.generation == generation) else { return };
             let Some(conn) = worker.conn.as_mut() else { return };
-            let packet = conn.flush().and_then(|()| conn.recv::<FromWorker>());
-            let blocked = conn.is_blocked();
-            let fd = conn.fd();
-            poller.watch_output(fd, Source::Worker(self.id, slot, generation), blocked);
-            match packet {
-                Ok(Some((packet, _fds))) => self.worker_packet(slot, packet),
+            match conn.flush().and_then(|()| conn.recv::<FromWorker>()) {
+                Ok(Some((packet, fds))) if fds.is_empty() => self.worker_packet(slot, packet),
+                Ok(Some(_)) => self.quarantine(slot, "it sent descriptors"),
                 Ok(None) => break,
                 Err(e) => {
                     // Its pidfd says when it is dead; a live one without a socket is of no use.
                     tracing::debug!(job = self.name, slot, "worker's socket: {e}");
-                    poller.remove(fd, Source::Worker(self.id, slot, generation));
+                    poller.remove(conn.fd(), Source::Worker(self.id, slot, generation));
                     worker.pidfd.kill();
                     return;
                 }
@@ -194,10 +207,16 @@ impl Job {
 
     fn worker_packet(&mut self, slot: u16, packet: FromWorker) {
         match packet {
-            FromWorker::BadSample { ticket, stage, reason } => {
+            FromWorker::BadSample { ticket, mut stage, mut reason } => {
+                // It goes into a packet to the rank, which has a largest size.
+                shorten(&mut stage, 100);
+                shorten(&mut reason, 2000);
                 if self.flights.get(&ticket).is_some_and(|flight| flight.worker == slot) {
                     self.complaints.insert(ticket, (stage, reason));
                 }
+            }
+            FromWorker::Detached { session } if !self.is_detaching(slot, session) => {
+                self.quarantine(slot, "it let go of a session that it was not asked to let go of");
             }
             FromWorker::Detached { session } => {
                 // It ended its tickets of the session before; the session's number may be given away after.
@@ -207,12 +226,40 @@ impl Job {
                 }
                 self.unmapped(slot, session);
             }
-            FromWorker::Notice { .. } if self.notices.len() >= MAX_NOTICES => {
-                self.quarantine(slot, "it has too much to say");
+            FromWorker::Notice { mut text } => {
+                shorten(&mut text, 2000);
+                self.notice(text);
             }
-            FromWorker::Notice { text } => self.notice(text),
             FromWorker::Introduce { .. } => self.quarantine(slot, "it introduced itself twice"),
         }
+    }
+
+    fn is_detaching(&self, slot: u16, session: u16) -> bool {
+        self.sessions.get(&session).is_some_and(|s| s.detaching.contains(&slot))
+    }
+
+    /// Watches sockets that have packets to send for room, and ends those to which nothing can be sent any more.
+    pub fn tend_connections(&mut self, poller: &mut Poller) {
+        let mut lost = Vec::new();
+        for session in self.sessions.values() {
+            let Some(conn) = &session.conn else { continue };
+            poller.watch_output(conn.fd(), Source::Rank(self.id, session.id, session.serial), conn.is_blocked());
+            if conn.is_broken() {
+                lost.push(session.id);
+            }
+        }
+        for worker in self.workers.iter().flatten() {
+            let Some(conn) = &worker.conn else { continue };
+            let source = Source::Worker(self.id, worker.slot, worker.generation);
+            poller.watch_output(conn.fd(), source, conn.is_blocked());
+            if conn.is_broken() {
+                worker.pidfd.kill();
+            }
+        }
+        for id in lost {
+            self.rank_lost(id, "its socket takes nothing any more", poller);
+        }
+        self.drive();
     }
 
     /// A worker has broken the protocol: it is ended, and replaced when it is dead.
@@ -320,6 +367,8 @@ impl Job {
 
     /// Ends all workers: the job is over.
     pub fn close(&mut self, poller: &mut Poller) {
+        // All first, so that they die side by side.
+        self.workers.iter().flatten().for_each(|worker| worker.pidfd.kill());
         for worker in self.workers.drain(..).flatten() {
             poller.remove(worker.pidfd.as_fd(), Source::WorkerDeath(self.id, worker.slot, worker.generation));
             if let Some(conn) = &worker.conn {
@@ -327,13 +376,11 @@ impl Job {
             }
         }
         for session in self.sessions.values_mut() {
-            if let Some(mut conn) = session.conn.take() {
-                let _ = conn.send(&ToRank::Failed { reason: "the daemon is stopping".into(), rank: None }, &[]);
-                poller.remove(conn.fd(), Source::Rank(self.id, session.id));
+            if let Some(conn) = &mut session.conn {
+                let _ = conn
+                    .send(&ToRank::Failed { reason: "the daemon is stopping".into(), rank: None, sample: None }, &[]);
             }
-            if let Some(pidfd) = session.pidfd.take() {
-                poller.remove(pidfd.as_fd(), Source::RankDeath(self.id, session.id));
-            }
+            session.unwatch(self.id, poller);
         }
         poller.remove(self.bell.fd(), Source::Bell(self.id));
     }
@@ -346,6 +393,10 @@ impl Job {
             Policy::Helix | Policy::Pool => self.cores.default_workers(),
         }
     }
+}
+
+fn shorten(text: &mut String, most: usize) {
+    text.truncate(text.floor_char_boundary(most));
 }
 
 /// What a worker died of, and whether it was its own doing.

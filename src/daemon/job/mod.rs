@@ -36,6 +36,10 @@ struct Stream {
     manifest: Arc<Manifest>,
     manifest_fd: OwnedFd,
     manifest_path: String,
+    /// Bytes of the largest batch that there can be.
+    largest_batch: u64,
+    /// When the first rank came back after a daemon's death.
+    rejoined: Option<Instant>,
     /// Session of each rank that has joined.
     members: BTreeMap<u32, u16>,
     /// Whether all have, and the scheduler serves it.
@@ -136,6 +140,11 @@ pub struct Job {
     empty_since: Instant,
 }
 
+/// How long what did not fit into a rank's lane waits before it is tried again, nanoseconds.
+const FLUSH_NS: u64 = 1_000_000;
+/// Most different lines that a job says to its ranks.
+const MAX_NOTICES: usize = 100;
+
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 pub fn now() -> Time {
     let t = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
@@ -212,7 +221,8 @@ impl Job {
     pub fn sleep_ns(&self) -> Option<u64> {
         let tick = self.wake.map(|wake| wake.saturating_sub(now()));
         let revive = self.revive.iter().map(|(_, at)| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
-        tick.into_iter().chain(revive).min()
+        let backlog = self.sessions.values().any(Session::has_backlog).then_some(FLUSH_NS);
+        tick.into_iter().chain(revive).chain(backlog).min()
     }
 
     /// Says that the daemon is about to sleep. `false` if there is news already.
@@ -240,6 +250,12 @@ impl Job {
                 Some(session) => self.hear_rank(session as u16, poller),
             }
         }
+        for session in self.sessions.values_mut().filter(|session| session.has_backlog()) {
+            session.flush();
+        }
+        if all {
+            self.give_up_on_missing_ranks();
+        }
         if self.wake.is_some_and(|wake| wake <= now()) {
             self.wake = None;
             self.events.push_back(Event::Tick);
@@ -252,7 +268,8 @@ impl Job {
 
     /// Says a line to every rank of the job, once.
     fn notice(&mut self, text: String) {
-        if !self.notices.insert(text.clone()) {
+        // Each once, and no more than anyone would read.
+        if self.notices.len() >= MAX_NOTICES || !self.notices.insert(text.clone()) {
             return;
         }
         tracing::warn!(job = self.name, "{text}");

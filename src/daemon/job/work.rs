@@ -1,8 +1,10 @@
 //! The work itself: decisions of the scheduler carried out, and what ranks and workers say of it taken in.
 
+use super::streams::Culprit;
 use super::{Flight, Job, now};
 use crate::crash;
 use crate::daemon::poller::Poller;
+use crate::daemon::regions::Made;
 use crate::daemon::sessions::{FEEDBACK_CAPACITY, Phase, SESSION_LANES};
 use crate::proto::message::{
     Batch, Body, DONE_UNTOLD, Done, Entry, Feedback, Head, Ready, Ticket, Words, head, kind,
@@ -168,7 +170,14 @@ impl Job {
         crash::point("done.heard");
         self.settle(slot, done.ticket);
         let Some(session) = self.sessions.get_mut(&flight.session) else { return Ok(()) };
-        let told = session.regions.done(flight.grant, flight.slot, slot, done.written, done.shape);
+        let told = session.regions.done(Made {
+            grant: flight.grant,
+            slot: flight.slot,
+            attempt: flight.attempt,
+            worker: slot,
+            written: done.written,
+            shape: done.shape,
+        });
         told.map_err(|e| e.to_string())?;
         if done.flags & DONE_UNTOLD != 0
             && let Ok(region) = session.regions.region(flight.grant, flight.slot)
@@ -249,25 +258,30 @@ impl Job {
         let (sample, epoch, step) = (flight.sample, flight.epoch, flight.step);
         tracing::warn!(job = self.name(), rank, sample, path, stage, reason, "bad sample");
         self.stats.bad += 1;
-        let Some(session) = self.sessions.get_mut(&flight.session) else { return };
-        session.stats.skipped += 1;
-        if let Some(conn) = session.conn.as_mut() {
-            let bad =
-                BadSample { sample, path: path.clone(), epoch, step, stage: stage.into(), reason: reason.into() };
-            // A socket that does not take it ends the session by itself.
-            let _ = conn.send(&ToRank::BadSample(bad), &[]);
-        }
+        let bad = BadSample { sample, path: path.clone(), epoch, step, stage: stage.into(), reason: reason.into() };
+        let bad = ToRank::BadSample(bad);
         match on_error {
             OnError::Skip => {
+                let Some(session) = self.sessions.get_mut(&flight.session) else { return };
+                session.stats.skipped += 1;
+                if let Some(conn) = session.conn.as_mut() {
+                    // A socket that does not take it ends the session, when connections are tended.
+                    let _ = conn.send(&bad, &[]);
+                }
                 let head = Head { kind: kind::SKIP, session: session.id, attempt: flight.attempt, slot: flight.slot };
                 let grant = flight.grant;
                 session.tell(Ready { head, sample, grant, step, ..bytemuck::Zeroable::zeroed() }.words());
             }
             OnError::Raise => {
+                for session in self.sessions.values_mut().filter(|session| session.stream == stream) {
+                    if let Some(conn) = session.conn.as_mut() {
+                        let _ = conn.send(&bad, &[]);
+                    }
+                }
                 let reason = format!(
                     "sample {sample} ({path}) could not be made, at stage `{stage}`: {reason}. Set on_error = skip to go on without such samples"
                 );
-                self.fail_stream(stream, &reason, None);
+                self.fail_stream(stream, &reason, Culprit { rank: None, sample: Some(sample) });
             }
         }
     }
@@ -300,6 +314,9 @@ impl Job {
     fn rank_says(&mut self, id: u16, words: &Words) -> Result<(), String> {
         let feedback = Feedback::parse(words).map_err(|e| e.to_string())?;
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        if feedback.head.session != id {
+            return Err(format!("it spoke in the name of session {}", feedback.head.session));
+        }
         let (stream, rank) = (session.stream, session.rank);
         if head(words).kind == kind::STEP_END {
             let Feedback { grant, iter, step, wait_ns, busy_ns, .. } = feedback;

@@ -40,7 +40,9 @@ pub enum Mode {
 pub struct Source<'a> {
     /// The file.
     pub path: &'a Path,
-    /// Where the sample starts in it, bytes; 0 also means that the sample is the whole file.
+    /// Bytes of the file.
+    pub file_len: u64,
+    /// Where the sample starts in it, bytes.
     pub offset: u64,
     /// Bytes of the sample.
     pub len: u64,
@@ -50,7 +52,7 @@ pub struct Source<'a> {
 
 impl<'a> From<&Descriptor<'a>> for Source<'a> {
     fn from(d: &Descriptor<'a>) -> Source<'a> {
-        Source { path: Path::new(d.path), offset: d.offset, len: d.len, mtime_ns: d.mtime_ns }
+        Source { path: Path::new(d.path), file_len: d.file_len, offset: d.offset, len: d.len, mtime_ns: d.mtime_ns }
     }
 }
 
@@ -180,8 +182,9 @@ impl Reader {
 /// The sample's extent, when the ranges are ones that can be read.
 fn check_ranges(source: &Source<'_>, ranges: &[Range<u64>]) -> Result<Range<u64>, SampleError> {
     let bad = |what: &str| Err(SampleError::new(Stage::Open, format!("byte ranges {what}; index the file again")));
-    let Some(end) = source.offset.checked_add(source.len).filter(|&end| i64::try_from(end).is_ok()) else {
-        return bad("lie beyond any file");
+    let in_file = |&end: &u64| end <= source.file_len && i64::try_from(end).is_ok();
+    let Some(end) = source.offset.checked_add(source.len).filter(in_file) else {
+        return bad("lie beyond the file");
     };
     let mut at = source.offset;
     let mut total = 0;
@@ -214,13 +217,11 @@ fn open(source: &Source<'_>) -> Result<File, SampleError> {
     // With O_NONBLOCK an io_uring read of what is not in the page cache would fail with EAGAIN.
     fcntl(&file, FcntlArg::F_SETFL(OFlag::empty())).map_err(|e| fail(e.to_string()))?;
     let mtime = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
-    let end = source.offset + source.len;
-    let longer = source.offset == 0 && found.len() > end;
-    if found.len() < end || longer || mtime != i128::from(source.mtime_ns) {
-        let was = if source.offset == 0 { format!("{end} bytes") } else { format!("at least {end} bytes") };
+    if found.len() != source.file_len || mtime != i128::from(source.mtime_ns) {
         return Err(fail(format!(
-            "the file has changed since it was indexed (then {was}, modified at {} ns; now {} bytes, modified at \
+            "the file has changed since it was indexed (then {} bytes, modified at {} ns; now {} bytes, modified at \
              {mtime} ns): run `helix index` again",
+            source.file_len,
             source.mtime_ns,
             found.len(),
         )));

@@ -31,7 +31,8 @@ impl Sample {
     }
 
     fn source(&self) -> Source<'_> {
-        Source { path: &self.path, offset: 0, len: self.bytes.len() as u64, mtime_ns: self.mtime_ns }
+        let len = self.bytes.len() as u64;
+        Source { path: &self.path, file_len: len, offset: 0, len, mtime_ns: self.mtime_ns }
     }
 }
 
@@ -160,8 +161,11 @@ fn what_is_not_the_indexed_file_is_refused() {
     };
     let changed = refused(Source { mtime_ns: sample.mtime_ns - 1, ..sample.source() });
     assert!(changed.contains("has changed since it was indexed") && changed.contains("helix index"), "{changed}");
-    assert!(refused(Source { len: 999, ..sample.source() }).contains("then 999 bytes"));
-    assert!(refused(Source { len: 1001, ..sample.source() }).contains("now 1000 bytes"));
+    let cut = Source { file_len: 999, len: 999, ..sample.source() };
+    assert!(refused(cut).contains("then 999 bytes"));
+    let grown = Source { file_len: 1001, ..sample.source() };
+    assert!(refused(grown).contains("now 1000 bytes"));
+    assert!(refused(Source { len: 1001, ..sample.source() }).contains("beyond the file"));
     refused(Source { path: Path::new("/nowhere/at/all"), ..sample.source() });
     refused(Source { offset: u64::MAX, ..sample.source() });
     let folder = sample.path.parent().unwrap();

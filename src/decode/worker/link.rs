@@ -8,6 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use super::{LOOK_AGAIN, WorkerError};
@@ -22,6 +23,8 @@ use crate::ring::segment::Segment;
 use crate::ring::slab::Slab;
 use crate::ring::spsc::{Consumer, Producer, ring_bytes};
 
+/// How long a ticket waits for the packet that attaches its session.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 /// Entries that a hints segment has; its size is checked when it is mapped.
 const HINTS: usize = 961;
 
@@ -172,11 +175,19 @@ impl Daemon {
         }
     }
 
-    /// Carries out the attaching packets that wait; others are kept for their turn.
-    pub(super) fn attach_pending(&mut self) -> Result<(), WorkerError> {
+    /// Carries out the attaching packets until this session is attached; others are kept for their turn.
+    pub(super) fn attach_pending(&mut self, session: u16) -> Result<(), WorkerError> {
+        let begun = std::time::Instant::now();
         let mut kept = std::mem::take(&mut self.early);
-        while let Packet::Some(packet) = self.packet()? {
-            kept.push_back(packet);
+        loop {
+            match self.packet()? {
+                Packet::Some(packet) => kept.push_back(packet),
+                Packet::None if !self.sessions.contains_key(&session) && begun.elapsed() < PATIENCE => {
+                    let mut fds = [PollFd::new(self.sock.as_fd(), PollFlags::POLLIN)];
+                    let _ = poll(&mut fds, PollTimeout::from(LOOK_AGAIN.as_millis() as u16));
+                }
+                Packet::None | Packet::End => break,
+            }
         }
         self.early = kept;
         Ok(())
@@ -259,7 +270,6 @@ fn nonblocking(sock: &OwnedFd) -> io::Result<()> {
 
 /// Sends a packet, waiting for room.
 fn send(sock: BorrowedFd<'_>, packet: &FromWorker) -> Result<(), WorkerError> {
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let bytes = serde_json::to_vec(packet).map_err(io::Error::other)?;
     loop {
         match send_packet(sock, &bytes, &[]) {

@@ -167,7 +167,10 @@ impl Worker {
             let ticket = Ticket::parse(&words).map_err(|e| WorkerError::Protocol(e.to_string()))?;
             let taken = Instant::now();
             crash::point("ticket.taken");
-            let started = self.start(&ticket);
+            // As in `make`: a panic here is this sample's, not that of the one which is decoded next.
+            let started = catch_unwind(AssertUnwindSafe(|| self.start(&ticket)));
+            let started = started
+                .unwrap_or_else(|panic| Err(("worker", format!("panic while reading: {}", panic_text(&*panic)))));
             crash::point("reads.submitted");
             self.jobs.push_back(Job { ticket, taken, started });
         }
@@ -178,9 +181,9 @@ impl Worker {
         let session = ticket.head.session;
         let attached = match self.daemon.attached(session) {
             Some(attached) => attached,
-            // The packet that attaches it was sent before the ticket, so it is there by now.
+            // The packet that attaches it was sent before the ticket, but may have waited for room in the socket.
             None => {
-                self.daemon.attach_pending().map_err(|e| ("worker", e.to_string()))?;
+                self.daemon.attach_pending(session).map_err(|e| ("worker", e.to_string()))?;
                 self.daemon
                     .attached(session)
                     .ok_or_else(|| ("worker", format!("session {session} is not attached")))?

@@ -5,28 +5,31 @@
 //! the stream is decoded once, so that [`Record::frames`] is always what a sequential decode shows. Bytes, time and
 //! frames are bounded. A file that is cut short, or that nothing can be decoded of, is an error with its reason.
 //!
-//! Unsafe code is in `source`, `demuxer`, `decoder` and `log`; the rules are in `index`, `hidden`, `ebml` and
-//! here.
+//! A sample may be a part of a file, such as a member of a tar: FFmpeg then sees the part as a file of its own, and the
+//! record's byte positions are those of the file.
+//!
+//! Unsafe code is in `source`, `demuxer` and `decoder`; the rules are in `index`, `hidden`, `ebml` and here.
 
 mod decoder;
 mod demuxer;
 mod ebml;
 mod hidden;
 mod index;
-mod log;
 mod source;
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use decoder::{Decoder, Shown};
 use demuxer::{Demuxer, Stream};
 use index::{Index, Seen};
-use source::{Limits, Source};
+use source::{Limits, Part, Source};
 
 use super::record::Record;
+use crate::ffmpeg::log;
 
 /// Most frames of a sample: 37 hours at 30 frames a second, or 32 MB of times.
 const MAX_FRAMES: usize = 4_000_000;
@@ -51,6 +54,9 @@ pub enum ProbeError {
     /// It is a folder, a socket or the like.
     #[error("is not a regular file")]
     NotAFile,
+    /// The part that was asked for is not all within the file.
+    #[error("lies beyond its file: bytes {0:?} of {1}")]
+    Beyond(Range<u64>, u64),
     /// It has no bytes.
     #[error("is empty (0 bytes)")]
     Empty,
@@ -74,13 +80,18 @@ pub enum ProbeError {
 /// What decides how a file is understood: our rules by number, and FFmpeg's version. Rows made by another version are
 /// not reused.
 pub fn version() -> String {
-    format!("1/{}", demuxer::version())
+    format!("2/{}", demuxer::version())
 }
 
 /// Finds out what a file holds.
 pub fn probe(path: &Path) -> Result<Record, ProbeError> {
+    probe_part(path, 0, None)
+}
+
+/// Finds out what a part of a file holds: from byte `offset` on, `len` bytes or all that follow.
+pub fn probe_part(path: &Path, offset: u64, len: Option<u64>) -> Result<Record, ProbeError> {
     log::install();
-    log::take_complaint();
+    log::begin("probe");
     let absolute = std::path::absolute(path)?;
     let name = absolute.to_str().ok_or(ProbeError::Name)?;
     // Opening a pipe without this waits for its other end.
@@ -89,18 +100,26 @@ pub fn probe(path: &Path) -> Result<Record, ProbeError> {
     if !about.is_file() {
         return Err(ProbeError::NotAFile);
     }
-    if about.len() == 0 {
+    let len = len.unwrap_or(about.len().saturating_sub(offset));
+    if offset.checked_add(len).is_none_or(|end| end > about.len()) {
+        return Err(ProbeError::Beyond(offset..offset.saturating_add(len), about.len()));
+    }
+    if len == 0 {
         return Err(ProbeError::Empty);
     }
-    let mut record = probe_file(&file, about.len(), name)?;
+    let mut record = probe_bytes(Part { file: &file, offset, len }, name)?;
     record.path = name.to_owned();
-    record.len = about.len();
+    (record.file_len, record.offset, record.len) = (about.len(), offset, len);
+    // FFmpeg counts from the start of the part. The sum is within the file, or as far behind it as FFmpeg claims.
+    for at in record.key_offsets.iter_mut().filter(|at| **at >= 0) {
+        *at = at.saturating_add_unsigned(offset);
+    }
     record.mtime_ns = about.mtime().saturating_mul(1_000_000_000).saturating_add(about.mtime_nsec());
     Ok(record)
 }
 
-fn probe_file(file: &File, len: u64, name: &str) -> Result<Record, ProbeError> {
-    let mut demuxer = open(file, len)?;
+fn probe_bytes(part: Part<'_>, name: &str) -> Result<Record, ProbeError> {
+    let mut demuxer = open(part)?;
     let streams = demuxer.streams();
     let (number, stream) = choose(&streams)?;
     let (width, height) = size(stream)?;
@@ -112,13 +131,13 @@ fn probe_file(file: &File, len: u64, name: &str) -> Result<Record, ProbeError> {
     let packets = read_packets(&mut demuxer, number, &stream.codec)?;
     let container = demuxer.container();
     drop(demuxer);
-    whole_matroska(file, len)?;
+    whole_matroska(part)?;
 
     let exact = EXACT_CONTAINERS.contains(&container.as_str()) && EXACT_CODECS.contains(&stream.codec.as_str());
     let (mut index, doubt) = Index::from_packets(&packets);
     if !exact || doubt.is_some() {
         tracing::debug!("decoding to count: container {container}, codec {}, doubt {doubt:?}", stream.codec);
-        let shown = decode_all(file, len, number, stream)?;
+        let shown = decode_all(part, number, stream)?;
         index = Index::from_shown(&shown, &packets);
     }
     if index.frames == 0 {
@@ -150,9 +169,8 @@ fn probe_file(file: &File, len: u64, name: &str) -> Result<Record, ProbeError> {
     })
 }
 
-fn open(file: &File, len: u64) -> Result<Demuxer, ProbeError> {
-    let source = Source::new(file.try_clone()?, len, Limits::for_file(len));
-    let source = source.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+fn open(part: Part<'_>) -> Result<Demuxer, ProbeError> {
+    let source = Source::new(part, Limits::for_len(part.len))?;
     let not_media = |source: &Source, code| match source.fault() {
         Some(fault) => ProbeError::Limit(fault),
         None => ProbeError::NotMedia(with_complaint(code)),
@@ -228,17 +246,18 @@ fn read_packets(demuxer: &mut Demuxer, number: usize, codec: &str) -> Result<Vec
     }
 }
 
-fn whole_matroska(file: &File, len: u64) -> Result<(), ProbeError> {
+fn whole_matroska(part: Part<'_>) -> Result<(), ProbeError> {
     let mut head = [0; ebml::HEAD];
-    let have = file.read_at(&mut head, 0)?;
+    let have = part.file.read_at(&mut head, part.offset)?;
+    let have = have.min(usize::try_from(part.len).unwrap_or(usize::MAX));
     match ebml::declared_end(&head[..have]) {
-        Some(end) if end > len => Err(ProbeError::CutShort(format!("it has {len} bytes of {end}"))),
+        Some(end) if end > part.len => Err(ProbeError::CutShort(format!("it has {} bytes of {end}", part.len))),
         _ => Ok(()),
     }
 }
 
-fn decode_all(file: &File, len: u64, number: usize, stream: &Stream) -> Result<Vec<Seen>, ProbeError> {
-    let mut demuxer = open(file, len)?;
+fn decode_all(part: Part<'_>, number: usize, stream: &Stream) -> Result<Vec<Seen>, ProbeError> {
+    let mut demuxer = open(part)?;
     demuxer.select(number);
     let no_decoder = || undecodable(&format!("this FFmpeg has no decoder for {}", stream.codec), stream);
     let mut decoder = Decoder::open(&demuxer, number).ok_or_else(no_decoder)?;
@@ -263,13 +282,22 @@ fn decode_all(file: &File, len: u64, number: usize, stream: &Stream) -> Result<V
 }
 
 fn undecodable(what: &str, stream: &Stream) -> ProbeError {
-    let complaint = log::take_complaint().map_or_else(String::new, |c| format!(": {c}"));
+    let complaint = complaint().map_or_else(String::new, |c| format!(": {c}"));
     ProbeError::Undecodable(format!("{what} (codec {}){complaint}", stream.codec))
 }
 
 /// FFmpeg's error, and before it what FFmpeg complained of, which says more.
 fn with_complaint(code: demuxer::Code) -> String {
-    log::take_complaint().map_or_else(|| code.to_string(), |c| format!("{c} ({code})"))
+    complaint().map_or_else(|| code.to_string(), |c| format!("{c} ({code})"))
+}
+
+/// FFmpeg's last complaint of this file. Which part of FFmpeg made it is of no use to who has to mend the file.
+fn complaint() -> Option<String> {
+    let line = log::complaint()?;
+    Some(match line.split_once("] ") {
+        Some((name, rest)) if name.starts_with('[') => rest.to_owned(),
+        _ => line,
+    })
 }
 
 /// The container's average rate where the frames bear it out (within 1 %), since it is free of a coarse time base's

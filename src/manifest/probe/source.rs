@@ -1,7 +1,9 @@
-//! FFmpeg's view of one file: it reads through us, so that it can open nothing else and reads no more than allowed.
+//! FFmpeg's view of one sample: it reads through us, so that it can open nothing else, sees no byte of the file outside of
+//! the sample and reads no more than allowed.
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -22,14 +24,22 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn for_file(len: u64) -> Limits {
+    pub(super) fn for_len(len: u64) -> Limits {
         // 30 s, and a second for each 2 MiB: slower than any disk. Each byte four times, and 64 MiB for seeking in a
         // small file.
         Limits { time: Duration::from_secs(30 + (len >> 21)), bytes: len.saturating_mul(4).saturating_add(64 << 20) }
     }
 }
 
-/// A file with a cursor and limits, and the `AVIOContext` that reads from it.
+/// Bytes of a file that are to look like a file of their own: all of it, or a member of a tar. They lie within the file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) file: &'a File,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+/// A part of a file with a cursor and limits, and the `AVIOContext` that reads from it.
 pub(super) struct Source {
     context: NonNull<ffi::AVIOContext>,
     /// Made by `Box::leak`: the callbacks reach it through opaque pointers, hence no `Box` here.
@@ -38,7 +48,10 @@ pub(super) struct Source {
 
 struct State {
     file: File,
+    /// Where the part begins in the file.
+    base: u64,
     len: u64,
+    /// From the part's begin on.
     at: u64,
     end: Instant,
     bytes_left: u64,
@@ -47,9 +60,11 @@ struct State {
 }
 
 impl Source {
-    pub(super) fn new(file: File, len: u64, limits: Limits) -> Option<Source> {
+    pub(super) fn new(part: Part<'_>, limits: Limits) -> io::Result<Source> {
+        let Part { file, offset: base, len } = part;
+        let file = file.try_clone()?;
         let end = Instant::now() + limits.time;
-        let state = State { file, len, at: 0, end, bytes_left: limits.bytes, fault: None };
+        let state = State { file, base, len, at: 0, end, bytes_left: limits.bytes, fault: None };
         let state = NonNull::from(Box::leak(Box::new(state)));
         // SAFETY: the buffer is FFmpeg's to own, as `avio_alloc_context` wants it; the state outlives the context,
         // which only `drop` frees. A failure frees what was made before.
@@ -63,9 +78,9 @@ impl Source {
             let Some(context) = NonNull::new(context) else {
                 ffi::av_free(buffer.cast());
                 drop(Box::from_raw(state.as_ptr()));
-                return None;
+                return Err(io::ErrorKind::OutOfMemory.into());
             };
-            Some(Source { context, state })
+            Ok(Source { context, state })
         }
     }
 
@@ -125,7 +140,7 @@ impl State {
             return ffi::AVERROR_EXIT;
         }
         // SAFETY: FFmpeg gives `size` writable bytes, which may be fresh memory: `pread` only writes to them.
-        let n = unsafe { libc::pread(self.file.as_raw_fd(), out, size, self.at as libc::off_t) };
+        let n = unsafe { libc::pread(self.file.as_raw_fd(), out, size, (self.base + self.at) as libc::off_t) };
         match n {
             0 => ffi::AVERROR_EOF,
             1.. => {
@@ -134,9 +149,9 @@ impl State {
                 n as c_int
             }
             _ => {
-                let error = std::io::Error::last_os_error();
+                let error = io::Error::last_os_error();
                 let code = error.raw_os_error().unwrap_or(libc::EIO);
-                self.fault = Some(format!("reading at byte {} failed: {error}", self.at));
+                self.fault = Some(format!("reading at byte {} failed: {error}", self.base + self.at));
                 ffi::AVERROR(code)
             }
         }

@@ -11,15 +11,19 @@ fn hard() -> Vec<PathBuf> {
     files
 }
 
+fn whole_of<'a>(file: &'a File, record: &Record) -> Part<'a> {
+    Part { file, offset: record.offset, len: record.len }
+}
+
 #[test]
 fn frames_and_times_are_those_of_a_sequential_decode() {
     let mut compared = 0;
     for path in hard() {
         let Ok(record) = probe(&path) else { continue };
         let file = File::open(&path).unwrap();
-        let streams = open(&file, record.len).unwrap().streams();
+        let streams = open(whole_of(&file, &record)).unwrap().streams();
         let number = record.stream as usize;
-        let shown = decode_all(&file, record.len, number, &streams[number]).unwrap();
+        let shown = decode_all(whole_of(&file, &record), number, &streams[number]).unwrap();
         assert_eq!(record.frames as usize, shown.len(), "{}", path.display());
         if !record.pts.is_empty() {
             let times: Vec<i64> = shown.iter().map(|s| s.pts.unwrap()).collect();
@@ -44,9 +48,9 @@ fn a_cut_file_never_claims_frames_that_it_has_not() {
             std::fs::write(&path, &bytes[..bytes.len() * tenths / 10]).unwrap();
             let Ok(record) = probe(&path) else { continue };
             let file = File::open(&path).unwrap();
-            let streams = open(&file, record.len).unwrap().streams();
+            let streams = open(whole_of(&file, &record)).unwrap().streams();
             let number = record.stream as usize;
-            let shown = decode_all(&file, record.len, number, &streams[number]).unwrap();
+            let shown = decode_all(whole_of(&file, &record), number, &streams[number]).unwrap();
             assert_eq!(record.frames as usize, shown.len(), "{tenths}/10 of {}", whole.display());
         }
     }
@@ -75,7 +79,7 @@ fn an_index_leads_to_key_frames() {
             continue;
         }
         let file = File::open(&path).unwrap();
-        let mut demuxer = open(&file, record.len).unwrap();
+        let mut demuxer = open(whole_of(&file, &record)).unwrap();
         let packets = {
             demuxer.select(record.stream as usize);
             read_packets(&mut demuxer, record.stream as usize, &record.codec).unwrap()

@@ -1,24 +1,26 @@
-//! Which files there are to probe, in an order that is the same on every run.
+//! Folders: which files in them are to be probed, in an order that is the same on every run.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use walkdir::WalkDir;
 
-/// Extensions that are taken for media without a look inside, so that a broken file is named and not passed over.
-/// `.ts` is not among them: most such files are TypeScript.
-const MEDIA: [&str; 50] = [
+use super::{Found, Item, Kind, Place};
+
+/// Extensions that are taken for media without a look inside, so that a broken file is named and not passed over:
+/// first those that promise video. `.ts` is not among them: most such files are TypeScript.
+const VIDEO: [&str; 34] = [
     "mp4", "m4v", "mov", "qt", "3gp", "3g2", "mkv", "webm", "avi", "divx", "flv", "f4v", "wmv", "asf", "mpg", "mpeg",
     "m2v", "vob", "m2ts", "mts", "ogv", "ogm", "mxf", "nut", "rm", "rmvb", "dv", "y4m", "ivf", "obu", "h264", "264",
-    "hevc", "265", "gif", "apng", "png", "jpg", "jpeg", "webp", "bmp", "avif", "heic", "tif", "tiff", "mp3", "m4a",
-    "wav", "flac", "opus",
+    "hevc", "265",
 ];
+const PICTURE: [&str; 11] = ["gif", "apng", "png", "jpg", "jpeg", "webp", "bmp", "avif", "heic", "tif", "tiff"];
+const SOUND: [&str; 9] = ["mp3", "m4a", "wav", "flac", "opus", "ogg", "oga", "aac", "wma"];
 
 /// Extensions that are never media, so that a million captions beside the clips are not opened one by one.
-const OTHER: [&str; 34] = [
+const OTHER: [&str; 33] = [
     "txt",
     "csv",
     "tsv",
@@ -52,58 +54,51 @@ const OTHER: [&str; 34] = [
     "zip",
     "gz",
     "zst",
-    "tar",
 ];
 
-/// What was found.
-#[derive(Debug, Default)]
-pub(super) struct Found {
-    /// Files to probe, absolute, each once.
-    pub(super) files: Vec<PathBuf>,
-    /// Files that are no media.
-    pub(super) others: u64,
-    /// Folders and entries that could not be read, with the reason.
-    pub(super) unreadable: Vec<(PathBuf, String)>,
-}
-
-/// Walks folders in the order of names, links followed; a file that is named itself is always one to probe.
-pub(super) fn walk(paths: &[PathBuf]) -> io::Result<Found> {
-    let mut found = Found::default();
-    let mut seen = HashSet::new();
-    for path in paths {
-        let absolute = std::path::absolute(path)?;
-        let kind = std::fs::metadata(&absolute)
-            .map_err(|e| io::Error::new(e.kind(), format!("cannot read {}: {e}", path.display())))?;
-        if !kind.is_dir() {
-            found.add(absolute, &mut seen);
-            continue;
-        }
-        for entry in WalkDir::new(&absolute).follow_links(true).sort_by_file_name() {
-            match entry {
-                Ok(e) if e.file_type().is_file() => match is_media(e.path()) {
-                    Ok(true) => found.add(e.into_path(), &mut seen),
-                    Ok(false) => found.others += 1,
-                    // A file that cannot be read is named by the probe, in its place.
-                    Err(_) => found.add(e.into_path(), &mut seen),
-                },
-                Ok(e) if e.file_type().is_dir() => {}
-                Ok(_) => found.others += 1,
-                Err(e) => {
-                    let at = e.path().unwrap_or(&absolute).to_owned();
-                    found.unreadable.push((at, reason(&e)));
-                }
+/// Adds what is in a folder, in the order of names, links followed.
+pub(super) fn walk(folder: &Path, found: &mut Found) {
+    for entry in WalkDir::new(folder).follow_links(true).sort_by_file_name() {
+        match entry {
+            Ok(e) if e.file_type().is_file() => match is_input(e.path()) {
+                Ok(false) => found.others += 1,
+                // A file that cannot be read is named by the probe, in its place.
+                Ok(true) | Err(_) => found.items.push(Item::file(e.into_path(), Place::Walked)),
+            },
+            Ok(e) if e.file_type().is_dir() => {}
+            Ok(_) => found.others += 1,
+            Err(e) => {
+                let at = e.path().unwrap_or(folder).to_owned();
+                found.unreadable.push((at, reason(&e)));
             }
         }
     }
-    Ok(found)
 }
 
-impl Found {
-    fn add(&mut self, file: PathBuf, seen: &mut HashSet<PathBuf>) {
-        if seen.insert(file.clone()) {
-            self.files.push(file);
-        }
+/// What a name promises, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Medium {
+    Video,
+    Picture,
+    Sound,
+}
+
+/// What a file of the name holds, if it is one of media.
+pub(super) fn medium(path: &Path) -> Option<Medium> {
+    let extension = path.extension().and_then(OsStr::to_str)?.to_ascii_lowercase();
+    let extension = extension.as_str();
+    if VIDEO.contains(&extension) {
+        Some(Medium::Video)
+    } else if PICTURE.contains(&extension) {
+        Some(Medium::Picture)
+    } else {
+        SOUND.contains(&extension).then_some(Medium::Sound)
     }
+}
+
+/// Whether a file of the name must have video to be whole.
+pub(super) fn promises_video(path: &Path) -> bool {
+    matches!(medium(path), Some(Medium::Video | Medium::Picture))
 }
 
 fn reason(e: &walkdir::Error) -> String {
@@ -114,11 +109,12 @@ fn reason(e: &walkdir::Error) -> String {
     }
 }
 
-fn is_media(path: &Path) -> io::Result<bool> {
-    let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default().to_ascii_lowercase();
-    if MEDIA.contains(&extension.as_str()) {
+/// Media and tars; lists of files are taken only when they are named, since what they list is mostly walked too.
+fn is_input(path: &Path) -> io::Result<bool> {
+    if medium(path).is_some() || Kind::of(path) == Kind::Tar {
         return Ok(true);
     }
+    let extension = path.extension().and_then(OsStr::to_str).unwrap_or_default().to_ascii_lowercase();
     if OTHER.contains(&extension.as_str()) {
         return Ok(false);
     }
@@ -159,20 +155,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         std::fs::create_dir(root.join("b")).unwrap();
-        for name in ["z.mp4", "a.MP4", "b/клип.webm", "b/readme.txt", "b/notes", "data.arrow"] {
+        for name in ["z.mp4", "a.MP4", "b/клип.webm", "b/readme.txt", "b/notes", "data.arrow", "s.tar"] {
             std::fs::write(root.join(name), b"x").unwrap();
         }
         std::fs::write(root.join("b/unnamed"), b"\x00\x00\x00\x20ftypisom").unwrap();
         std::fs::write(root.join("b/code.ts"), b"export const x = 1;").unwrap();
         std::os::unix::fs::symlink(root, root.join("b/up")).unwrap();
-        let found = walk(&[root.join("z.mp4"), root.to_owned()]).unwrap();
-        let names: Vec<_> = found.files.iter().map(|f| f.strip_prefix(root).unwrap().to_str().unwrap()).collect();
-        assert_eq!(names, ["z.mp4", "a.MP4", "b/unnamed", "b/клип.webm"]);
+        let mut found = Found::default();
+        walk(root, &mut found);
+        let names: Vec<_> =
+            found.items.iter().map(|i| i.path.strip_prefix(root).unwrap().to_str().unwrap()).collect();
+        assert_eq!(names, ["a.MP4", "b/unnamed", "b/клип.webm", "s.tar", "z.mp4"]);
         assert_eq!(found.others, 4);
         assert_eq!(found.unreadable.len(), 1, "the loop is told");
         assert!(found.unreadable[0].1.contains("link back"), "{:?}", found.unreadable);
-        let missing = walk(&[root.join("nowhere")]).unwrap_err().to_string();
-        assert!(missing.contains("nowhere"), "{missing}");
     }
 
     #[test]

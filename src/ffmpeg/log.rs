@@ -1,18 +1,16 @@
-//! FFmpeg's log lines: none on the terminal, all at `debug` with the stage they belong to, and the last complaint
-//! kept so that a bad sample's reason can quote it.
+//! FFmpeg's log lines: none on the terminal, all at `debug` with the stage they belong to, and each thread's last
+//! complaint kept, so that the reason of a bad file or sample can quote it.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 use ffmpeg_next::ffi;
 
-use super::Stage;
-
 thread_local! {
-    static STAGE: Cell<Stage> = const { Cell::new(Stage::Open) };
-    static LAST_ERROR: RefCell<Option<String>> = const { RefCell::new(None) };
+    static STAGE: Cell<&'static str> = const { Cell::new("") };
+    static COMPLAINT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -20,34 +18,33 @@ type Arguments = *mut ffi::__va_list_tag;
 #[cfg(not(target_arch = "x86_64"))]
 type Arguments = ffi::va_list;
 
-/// Sends FFmpeg's lines to `tracing` from now on. Cheap to repeat.
-pub(super) fn install() {
+/// Sends FFmpeg's lines to `tracing` from now on, and nowhere else. Cheap to repeat.
+pub(crate) fn install() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the callback has the type that FFmpeg asks for and may be called from any thread.
-        unsafe {
-            ffi::av_log_set_level(ffi::AV_LOG_WARNING);
-            ffi::av_log_set_callback(Some(line));
-        }
-    });
+    // SAFETY: the callback has the type that FFmpeg asks for and may be called from any thread.
+    ONCE.call_once(|| unsafe { ffi::av_log_set_callback(Some(line)) });
 }
 
-/// The stage that this thread's next lines belong to; forgets an earlier complaint when a sample starts.
-pub(super) fn enter(stage: Stage) {
+/// Begins another file or sample on this thread: what was complained of before is not about it.
+pub(crate) fn begin(stage: &'static str) {
     STAGE.set(stage);
-    if stage == Stage::Open {
-        LAST_ERROR.take();
-    }
+    COMPLAINT.take();
 }
 
-/// FFmpeg's last complaint about this sample.
-pub(super) fn last_error() -> Option<String> {
-    LAST_ERROR.with_borrow(Clone::clone)
+/// The stage that this thread's next lines belong to.
+pub(crate) fn enter(stage: &'static str) {
+    STAGE.set(stage);
+}
+
+/// FFmpeg's last complaint on this thread since [`begin`], with the name of the part of FFmpeg that made it:
+/// `[h264] no frame!`.
+pub(crate) fn complaint() -> Option<String> {
+    COMPLAINT.with_borrow(Clone::clone)
 }
 
 /// # Safety
 /// FFmpeg calls it with a `printf` format and its arguments.
-unsafe extern "C" fn line(class: *mut libc::c_void, level: c_int, format: *const c_char, arguments: Arguments) {
+unsafe extern "C" fn line(class: *mut c_void, level: c_int, format: *const c_char, arguments: Arguments) {
     if level > ffi::AV_LOG_WARNING {
         return;
     }
@@ -62,9 +59,9 @@ unsafe extern "C" fn line(class: *mut libc::c_void, level: c_int, format: *const
     // A panic (of a tracing subscriber, say) must not unwind into C.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         let text = without_addresses(text.to_string_lossy().trim());
-        tracing::debug!(target: "helix_shm::ffmpeg", stage = STAGE.get().name(), "{text}");
-        if level <= ffi::AV_LOG_ERROR {
-            LAST_ERROR.set(Some(text));
+        tracing::debug!(target: "helix_shm::ffmpeg", stage = STAGE.get(), "{text}");
+        if level <= ffi::AV_LOG_ERROR && !text.is_empty() {
+            COMPLAINT.set(Some(text));
         }
     }));
 }
