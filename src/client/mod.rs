@@ -12,6 +12,9 @@ mod batch;
 mod collect;
 mod embed;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod ledger;
 mod loader;
 mod options;

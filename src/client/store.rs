@@ -39,7 +39,7 @@ impl Store {
     }
 
     /// A slab that no device knows.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn bare(slab: Slab) -> Self {
         Store { _registration: None, slab: Arc::new(slab), node: None }
     }

@@ -51,6 +51,7 @@ pub enum DaemonError {
 /// Runs the daemon until it is told to stop.
 pub fn run(options: Options) -> Result<(), DaemonError> {
     crate::crash::arm("daemon");
+    crate::manifest::guard::install();
     raise_file_limit();
     server::Server::bind(options)?.run()
 }

@@ -162,6 +162,11 @@ impl Regions {
         self.blocks.get(&grant)
     }
 
+    /// Whether a grant of this number was ever made, or held from before.
+    pub fn has_seen(&self, grant: u32) -> bool {
+        (1..self.next_grant).contains(&grant)
+    }
+
     /// Takes a block out of the free memory that a rank still holds from an earlier daemon.
     pub fn hold(&mut self, grant: u32, offset: u64, len: u64) -> Result<(), Refused> {
         let wrong = Refused::State { grant, slot: 0, wanted: "a free span of the slab" };

@@ -1,6 +1,6 @@
 //! The daemon's loop: one thread, one epoll, every job.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -25,7 +25,9 @@ use crate::proto::session::{First, FromRank, FromTool, FromWorker, ToRank, ToToo
 use crate::ring::bell::Guard;
 use crate::sched::event::Time;
 
-/// Connections that have not said who they are; more are turned away.
+/// Connections taken in before those that are there have their turn.
+const ACCEPTS: usize = 64;
+/// Connections that have not said who they are; of more the oldest is turned away.
 const MAX_STRANGERS: usize = 256;
 /// How long a connection may stay silent before it says who it is.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -46,7 +48,7 @@ pub struct Server {
     /// The socket's file.
     name: FileId,
     signals: SignalFd,
-    strangers: HashMap<u64, (Conn, Instant)>,
+    strangers: BTreeMap<u64, (Conn, Instant)>,
     next_stranger: u64,
     jobs: BTreeMap<u32, Job>,
     next_job: u32,
@@ -92,7 +94,7 @@ impl Server {
             listener,
             name,
             signals,
-            strangers: HashMap::new(),
+            strangers: BTreeMap::new(),
             next_stranger: 0,
             jobs: BTreeMap::new(),
             next_job: 0,
@@ -184,7 +186,7 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        loop {
+        for _ in 0..ACCEPTS {
             let sock = match accept4(&self.listener, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC) {
                 Ok(sock) => sock,
                 Err(nix::errno::Errno::EAGAIN) => return,
@@ -196,9 +198,14 @@ impl Server {
                     return;
                 }
             };
-            if self.strangers.len() >= MAX_STRANGERS {
-                tracing::warn!("{MAX_STRANGERS} connections have not said who they are; one more was turned away");
-                continue;
+            if self.strangers.len() >= MAX_STRANGERS
+                && let Some(&oldest) = self.strangers.keys().next()
+                && let Some((conn, _)) = self.strangers.remove(&oldest)
+            {
+                // An honest peer speaks at once, so the new one is more likely to be one than the one that waits.
+                let pid = conn.peer().pid;
+                tracing::warn!(pid, "{MAX_STRANGERS} connections have not said who they are; one was turned away");
+                self.poller.remove(conn.fd(), Source::Stranger(oldest));
             }
             self.next_stranger += 1;
             let id = self.next_stranger;

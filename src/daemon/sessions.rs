@@ -189,8 +189,9 @@ impl Session {
         self.flush();
     }
 
-    /// Sends what waited. A rank that spoils its lane hears nothing more: its own loss.
-    pub fn flush(&mut self) {
+    /// Sends what waited, and answers how many messages still wait that are not of batches which the rank holds. A
+    /// rank that spoils its lane hears nothing more: its own loss.
+    pub fn flush(&mut self) -> usize {
         let mut news = false;
         while let Some(words) = self.backlog.front() {
             if self.plan.push(words).is_err() {
@@ -202,6 +203,10 @@ impl Session {
         if news {
             self.ringer.ring(0);
         }
+        let waiting = self.backlog.len();
+        // A batch is told in one message and one a sample, and a sample's end may be told twice.
+        let of_batches = || self.regions.blocks().map(|(_, block)| 1 + 3 * block.regions.len()).sum();
+        if waiting < 256 { 0 } else { waiting.saturating_sub(of_batches()) }
     }
 
     /// Wakes the rank whatever its parked flag says: a worker may have died after it cleared the flag.

@@ -13,6 +13,7 @@ use super::column::Texts;
 use super::descriptor::Descriptor;
 use super::error::ManifestError;
 use super::fingerprint::Fingerprint;
+use super::guard::Guard;
 use super::layout::{Batch, Layout};
 use crate::proto::transform::{Codec, Facts};
 
@@ -34,6 +35,8 @@ use crate::proto::transform::{Codec, Facts};
 pub struct Manifest {
     path: PathBuf,
     fd: OwnedFd,
+    /// Goes before the mapping does.
+    guard: Guard,
     map: Mmap,
     batches: Vec<Batch>,
     rows: u64,
@@ -64,11 +67,22 @@ impl Manifest {
         // granted: all reads are copies of numbers or checked slices, and UTF-8 is checked whenever a text is read.
         // Our own writer replaces files by renaming, so a mapped one keeps its content.
         let map = unsafe { Mmap::map(&fd) }.map_err(|e| ManifestError::io(&path, "map", e))?;
+        let guard = Guard::new(&map);
         let Layout { batches, fingerprint, options } = Layout::read(&path, &map)?;
         let rows = batches.last().map_or(0, |b| b.start + b.rows as u64);
         let warned = AtomicBool::new(false);
-        let mut manifest =
-            Manifest { path, fd, map, batches, rows, bad: Vec::new(), fingerprint: String::new(), options, warned };
+        let mut manifest = Manifest {
+            path,
+            fd,
+            guard,
+            map,
+            batches,
+            rows,
+            bad: Vec::new(),
+            fingerprint: String::new(),
+            options,
+            warned,
+        };
         manifest.check_rows()?;
         manifest.fingerprint = match fingerprint {
             Some(fingerprint) => fingerprint,
@@ -205,6 +219,12 @@ impl Manifest {
     /// The options it was made with, JSON.
     pub fn options(&self) -> &str {
         &self.options
+    }
+
+    /// Whether the file was cut while this process had it open, and zeros were read in its place. Never where
+    /// [`super::guard::install`] was not called: there a read behind the end kills.
+    pub fn was_cut(&self) -> bool {
+        self.guard.was_cut()
     }
 
     /// Where it was opened.

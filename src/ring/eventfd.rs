@@ -68,8 +68,7 @@ impl EventFd {
     fn mend(&self, flags: OFlag) -> bool {
         self.tampered.store(true, Ordering::Relaxed);
         let _ = fcntl(&*self.fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK));
-        let mut room = [PollFd::new(self.fd(), PollFlags::POLLOUT)];
-        matches!(poll(&mut room, PollTimeout::ZERO), Ok(1))
+        has_room(&self.fd)
     }
 
     fn write(&self) {
@@ -97,6 +96,12 @@ impl EventFd {
         let mut news = [PollFd::new(self.fd(), PollFlags::POLLIN)];
         let _ = ppoll(&mut news, Some(TimeSpec::from_duration(timeout)), None);
     }
+}
+
+/// Whether a write would not wait.
+fn has_room(fd: &OwnedFd) -> bool {
+    let mut room = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
+    matches!(poll(&mut room, PollTimeout::ZERO), Ok(1))
 }
 
 fn drain(fd: &OwnedFd) {

@@ -158,7 +158,10 @@ impl Campaign {
             }
             Kind::Calm => {
                 plan.calm = true;
-                for point in self.neediest(Role::Worker, When::Always, 2) {
+                // While it has a ticket.
+                let at: Vec<&Point> = POINTS.iter().filter(|p| p.role == Role::Worker && p.least == 3).collect();
+                for _ in 0..2 {
+                    let point = at[self.below(at.len() as u64) as usize];
                     self.enter(&mut plan, point, 4);
                 }
             }
@@ -177,12 +180,13 @@ impl Campaign {
                     [(Role::Rank, When::Embedded), (Role::Rank, When::Rejoin), (Role::Daemon, When::Mourning)]
                 {
                     for point in self.neediest(role, when, 1) {
-                        self.enter(&mut plan, point, 1);
+                        if self.lack(point) > 0 || self.below(4) == 0 {
+                            self.enter(&mut plan, point, 1);
+                        }
                     }
                 }
-                for point in self.neediest(Role::Worker, When::Always, 2) {
-                    self.enter(&mut plan, point, 1);
-                }
+                // For the daemon to mourn.
+                self.enter(&mut plan, &POINTS[0], 1);
             }
             Kind::All => {
                 use Role::{Daemon, Rank, Worker};
@@ -222,16 +226,18 @@ impl Campaign {
 
     /// Those that lack hits decide, then chance.
     fn kind(&mut self) -> Kind {
-        let lacks = |role: Role| {
-            POINTS.iter().filter(|p| p.role == role).map(|p| self.hits_wanted.saturating_sub(self.expected(p))).sum()
-        };
+        let lacks = |role: Role| POINTS.iter().filter(|p| p.role == role).map(|p| self.lack(p)).sum::<u64>();
+        let reissues = (5 * self.hits_wanted).saturating_sub(self.tally.reissued.count());
         // By the rounds that it takes.
-        let lacks: [u64; 3] = [Role::Worker, Role::Rank, Role::Daemon].map(lacks);
-        let rounds = [lacks[0].div_ceil(22), lacks[1].div_ceil(6), lacks[2].div_ceil(4)];
-        let most = rounds.iter().copied().max().unwrap_or(0);
-        if most > 0 && self.below(4) > 0 {
-            let at = rounds.iter().position(|&n| n == most).unwrap_or(0);
-            return [Kind::Workers, Kind::Ranks, Kind::Daemons][at];
+        let rounds = [
+            (lacks(Role::Worker).div_ceil(22), Kind::Workers),
+            (lacks(Role::Rank).div_ceil(5), Kind::Ranks),
+            (lacks(Role::Daemon).div_ceil(3), Kind::Daemons),
+            (reissues.div_ceil(4), Kind::Calm),
+        ];
+        let (most, kind) = rounds.into_iter().max_by_key(|(rounds, _)| *rounds).unwrap_or((0, Kind::All));
+        if most > 0 && self.below(8) > 0 {
+            return kind;
         }
         match self.below(16) {
             0 => Kind::Daemons,
@@ -240,6 +246,10 @@ impl Campaign {
             5..7 => Kind::Calm,
             _ => Kind::Workers,
         }
+    }
+
+    fn lack(&self, point: &Point) -> u64 {
+        self.hits_wanted.saturating_sub(self.expected(point))
     }
 
     fn expected(&self, point: &Point) -> u64 {
@@ -269,7 +279,7 @@ impl Campaign {
 
     fn kill_at_random(&mut self, plan: &mut Plan, roles: &[Role]) {
         for &role in roles {
-            let us = self.below(60_000);
+            let us = self.below(20_000);
             plan.random.push((us, role, self.rng.next_u32()));
         }
     }

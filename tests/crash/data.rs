@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use helix_shm::corpus::{ClipSpec, Damage, Encoder, clip};
+use helix_shm::manifest::Manifest;
 
 use crate::common::index;
 
@@ -18,7 +19,8 @@ pub fn manifest() -> PathBuf {
     std::fs::create_dir_all(&parent).unwrap();
     let lock = std::fs::File::create(parent.join("crash-clips.lock")).unwrap();
     lock.lock().unwrap();
-    if !manifest.exists() {
+    // Also when it is of another version.
+    if Manifest::open(&manifest).is_err() {
         make(&root, &manifest);
     }
     manifest

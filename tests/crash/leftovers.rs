@@ -18,12 +18,6 @@ pub fn processes(tag: &str) -> Vec<(i32, String)> {
     found
 }
 
-/// Children of a process, zombies too.
-pub fn children(pid: i32) -> Vec<i32> {
-    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
-}
-
 /// Open descriptors of a process, as they are called.
 pub fn descriptors(pid: i32) -> Vec<String> {
     let Ok(list) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };

@@ -76,6 +76,9 @@ pub const POINTS: &[Point] = &[
     point(Worker, "push.start", 5, 20, Always),
     point(Worker, "push.words", 5, 20, Always),
     point(Worker, "push.published", 5, 20, Always),
+    point(Worker, "ring.start", 5, 20, Always),
+    point(Worker, "ring.bit", 5, 20, Always),
+    point(Worker, "ring.claimed", 2, 8, Always),
     point(Rank, "slab.made", 1, 1, Always),
     point(Rank, "joined", 1, 1, Always),
     point(Rank, "start.unsaid", 1, 2, Always),
@@ -87,6 +90,9 @@ pub const POINTS: &[Point] = &[
     point(Rank, "push.start", 1, 20, Always),
     point(Rank, "push.words", 1, 20, Always),
     point(Rank, "push.published", 1, 20, Always),
+    point(Rank, "ring.start", 1, 20, Always),
+    point(Rank, "ring.bit", 1, 20, Always),
+    point(Rank, "ring.claimed", 1, 6, Always),
     point(Rank, "elected", 1, 1, Embedded),
     point(Rank, "daemon.spawned", 1, 1, Embedded),
     point(Rank, "rejoin.quiet", 1, 1, Rejoin),
@@ -114,6 +120,9 @@ pub const POINTS: &[Point] = &[
     point(Daemon, "push.start", 1, 100, Embedded),
     point(Daemon, "push.words", 1, 100, Embedded),
     point(Daemon, "push.published", 1, 100, Embedded),
+    point(Daemon, "ring.start", 1, 100, Embedded),
+    point(Daemon, "ring.bit", 1, 100, Embedded),
+    point(Daemon, "ring.claimed", 1, 30, Embedded),
 ];
 
 /// Stops when the sources have a point that is not listed here, or the other way round.

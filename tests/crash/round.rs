@@ -108,6 +108,8 @@ struct Rank {
     next: (u32, u32),
     /// Whether it is through its epochs.
     through: bool,
+    /// How many times in a row the daemon did not know it although it was.
+    missed: u32,
 }
 
 /// Something that a rank said, or its end.
@@ -237,7 +239,7 @@ impl<'a> Round<'a> {
             let _ = teller.send(Event { rank, life, said: None });
         });
         let stdin = child.stdin.take();
-        let mut started = Rank { child, stdin, life, next: at, through: false };
+        let mut started = Rank { child, stdin, life, next: at, through: false, missed: 0 };
         started.order(&Order::Go(at.0, at.1));
         started
     }
@@ -338,11 +340,16 @@ impl<'a> Round<'a> {
 
     /// A rank that was through when another died must be there again, or that one waits for it for ever.
     fn recall(&mut self) {
-        let status = status(&self.socket).unwrap_or_default();
+        let Some(status) = status(&self.socket) else { return };
         let jobs = status["jobs"].as_array().cloned().unwrap_or_default();
-        for session in jobs.iter().flat_map(|job| job["sessions"].as_array().cloned().unwrap_or_default()) {
-            let at = session["rank"].as_u64().map_or(usize::MAX, |rank| rank as usize);
-            if session["phase"] == "over" && self.ranks.get(at).is_some_and(|rank| rank.through) {
+        let sessions: Vec<_> =
+            jobs.iter().flat_map(|job| job["sessions"].as_array().cloned().unwrap_or_default()).collect();
+        for at in 0..self.ranks.len() {
+            let live = sessions.iter().any(|s| s["phase"] == "live" && s["rank"] == at);
+            let rank = &mut self.ranks[at];
+            rank.missed = if live || !rank.through { 0 } else { rank.missed + 1 };
+            // One that is just joining a new daemon is back soon.
+            if rank.missed >= 5 {
                 self.send_back(at);
             }
         }
@@ -355,7 +362,7 @@ impl<'a> Round<'a> {
     fn send_back(&mut self, at: usize) {
         let next = self.earliest();
         let rank = &mut self.ranks[at];
-        (rank.next, rank.through) = (next, false);
+        (rank.next, rank.through, rank.missed) = (next, false, 0);
         rank.order(&Order::Go(next.0, next.1));
     }
 
@@ -366,20 +373,24 @@ impl<'a> Round<'a> {
 
     fn kill_victim(&mut self) {
         let Some((_, role, which)) = self.victim else { return };
-        self.next_victim();
-        let daemon = match &self.standing {
-            Some((child, _)) => Some(child.id() as i32),
-            None => status(&self.socket).and_then(|s| s["pid"].as_i64()).map(|pid| pid as i32),
+        // By their command lines, so that those that are just starting are among them.
+        let running = |word: &str| {
+            let found = leftovers::processes(&self.tag()).into_iter();
+            found.filter(|(_, line)| line.split(' ').nth(1) == Some(word)).map(|(pid, _)| pid).collect()
         };
-        let candidates = match role {
+        let candidates: Vec<i32> = match role {
             Role::Rank => self.ranks.iter().map(|r| r.child.id() as i32).collect(),
-            Role::Daemon => daemon.into_iter().collect(),
-            Role::Worker => daemon.map(leftovers::children).unwrap_or_default(),
+            Role::Daemon => running("--embedded"),
+            Role::Worker => running("worker"),
         };
         let live: Vec<i32> = candidates.into_iter().filter(|pid| alive(*pid)).collect();
         if let Some(&pid) = live.get(which as usize % live.len().max(1)) {
             kill(pid);
             *self.tally.random.entry(role.name()).or_default() += 1;
+            self.next_victim();
+        } else {
+            // None is there yet.
+            self.victim = Some((Instant::now() + Duration::from_millis(5), role, which));
         }
     }
 

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use super::streams::PACKETS;
 use super::{Job, Orphan, Source};
 use crate::crash;
 use crate::daemon::conn::{Conn, Gone};
@@ -174,7 +175,7 @@ impl Job {
 
     /// Packets of a worker wait, or its socket takes output again.
     pub fn worker_packets(&mut self, slot: u16, generation: u32, poller: &mut Poller) {
-        loop {
+        for _ in 0..PACKETS {
             let known = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut);
             let Some(worker) = known.filter(|w| w.generation == generation) else { return };
             let Some(conn) = worker.conn.as_mut() else { return };
@@ -196,7 +197,7 @@ impl Job {
 
     /// Reads the packets that a worker has sent by now, without acting on its socket's end.
     pub(super) fn fetch_complaints(&mut self, slot: u16) {
-        loop {
+        for _ in 0..PACKETS {
             let worker = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut);
             let Some(conn) = worker.and_then(|w| w.conn.as_mut()) else { return };
             let Ok(Some((packet, _))) = conn.recv::<FromWorker>() else { return };
@@ -294,10 +295,11 @@ impl Job {
             self.failed_starts += 1;
         }
         let idle = self.workers.iter().flatten().filter(|w| w.is_up() && w.held.is_empty()).count();
+        let orphan = Orphan { since: fired, idle: idle >= worker.held.len() };
         for (nth, ticket) in worker.held.iter().enumerate() {
             // Only the oldest ticket was being decoded; the one behind it is innocent.
             let fault = (nth == 0).then_some(fault);
-            self.ticket_lost(*ticket, fault, &what, Orphan { since: fired, idle: nth < idle });
+            self.ticket_lost(*ticket, fault, &what, orphan);
         }
         crash::point("mourning.tickets");
         self.retell(slot);

@@ -66,7 +66,7 @@ struct Flight {
 struct Orphan {
     /// When the worker's pidfd fired.
     since: Time,
-    /// Whether there was an idle worker for it.
+    /// Whether there was an idle worker for it, and for all that was lost with it.
     idle: bool,
 }
 
@@ -134,6 +134,8 @@ pub struct Job {
     reissue: Reissue,
     complaints: HashMap<u64, (String, String)>,
     notices: HashSet<String>,
+    /// Lanes that had more to say than was heard at once.
+    unheard: Vec<usize>,
     stats: JobStats,
     empty_since: Instant,
 }
@@ -194,6 +196,7 @@ impl Job {
             reissue: Reissue::default(),
             complaints: HashMap::new(),
             notices: HashSet::new(),
+            unheard: Vec::new(),
             stats: JobStats::default(),
             empty_since: Instant::now(),
         })
@@ -224,7 +227,7 @@ impl Job {
 
     /// Says that the daemon is about to sleep. `false` if there is news already.
     pub fn park(&mut self) -> bool {
-        self.sleeper.park()
+        self.unheard.is_empty() && self.sleeper.park()
     }
 
     /// The daemon is awake again.
@@ -234,7 +237,7 @@ impl Job {
 
     /// Looks at every lane with news; at all of them when `all`, since the bitmap is only a hint.
     pub fn look(&mut self, poller: &mut Poller, all: bool) {
-        let mut lanes = Vec::new();
+        let mut lanes = std::mem::take(&mut self.unheard);
         self.sleeper.take(|lane| lanes.push(lane));
         if all {
             lanes.clear();
@@ -247,7 +250,9 @@ impl Job {
                 Some(session) => self.hear_rank(session as u16, poller),
             }
         }
-        self.sessions.values_mut().filter(|session| session.has_backlog()).for_each(Session::flush);
+        for session in self.sessions.values_mut().filter(|session| session.has_backlog()) {
+            session.flush();
+        }
         if all {
             self.give_up_on_missing_ranks();
         }
@@ -257,6 +262,7 @@ impl Job {
         }
         self.drive();
         self.revive_a_worker(poller);
+        self.drop_cut_streams();
         self.drive();
     }
 

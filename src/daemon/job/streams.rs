@@ -47,6 +47,9 @@ impl From<std::io::Error> for Refusal {
     }
 }
 
+/// Packets of one peer that are taken in before others have their turn.
+pub(super) const PACKETS: usize = 64;
+
 impl Job {
     /// A rank asks to join. Its connection comes back with the refusal, so that it can be told.
     pub fn join(
@@ -162,6 +165,14 @@ impl Job {
             },
         );
         Ok(StreamId(id))
+    }
+
+    /// A stream that nobody has joined, or that all have left, goes.
+    fn drop_empty_stream(&mut self, id: StreamId) {
+        if !self.sessions.values().any(|s| s.stream == id) {
+            self.close_in_sched(id);
+            self.streams.remove(&id.0);
+        }
     }
 
     /// A rank that joins a loader must want what the others want.
@@ -304,7 +315,8 @@ impl Job {
 
     /// Packets of a rank wait, or its socket takes output again.
     pub fn rank_packets(&mut self, id: u16, serial: u32, poller: &mut Poller) {
-        loop {
+        // Of a rank that never stops only so many: the socket stays readable.
+        for _ in 0..PACKETS {
             let known = self.sessions.get_mut(&id).filter(|session| session.serial == serial);
             let Some(conn) = known.and_then(|session| session.conn.as_mut()) else { break };
             match conn.flush().and_then(|()| conn.recv::<FromRank>()) {
@@ -420,6 +432,17 @@ impl Job {
         }
     }
 
+    /// Ends the streams whose manifests were cut under them: what was read since may be wrong.
+    pub(super) fn drop_cut_streams(&mut self) {
+        let cut = self.streams.iter().filter(|(_, s)| !s.closed && s.manifest.was_cut());
+        for (id, path) in cut.map(|(&id, s)| (id, s.manifest_path.clone())).collect::<Vec<_>>() {
+            let reason =
+                format!("manifest {path} was cut while it was in use: write a new one beside it, and rename it");
+            tracing::error!(job = self.name, "{reason}");
+            self.fail_stream(StreamId(id), &reason, Culprit::default());
+        }
+    }
+
     /// Ends every stream: the job cannot go on.
     pub(super) fn fail_all(&mut self, reason: &str) {
         tracing::error!(job = self.name, "{reason}");
@@ -485,12 +508,8 @@ impl Job {
             return;
         }
         if let Some(session) = self.sessions.remove(&id) {
-            let stream = session.stream.0;
             self.orphans.retain(|orphan, _| orphan.0 != id);
-            if !self.sessions.values().any(|s| s.stream.0 == stream) {
-                self.close_in_sched(StreamId(stream));
-                self.streams.remove(&stream);
-            }
+            self.drop_empty_stream(session.stream);
         }
         if self.sessions.is_empty() {
             self.empty_since = Instant::now();

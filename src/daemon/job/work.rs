@@ -5,13 +5,16 @@ use super::{Flight, Job, now};
 use crate::crash;
 use crate::daemon::poller::Poller;
 use crate::daemon::regions::Made;
-use crate::daemon::sessions::{FEEDBACK_CAPACITY, Phase};
+use crate::daemon::sessions::{FEEDBACK_CAPACITY, Phase, SESSION_LANES};
 use crate::proto::message::{
     Batch, Body, DONE_UNTOLD, Done, Entry, Feedback, Head, Ready, Ticket, Words, head, kind,
 };
 use crate::proto::options::OnError;
 use crate::proto::session::{BadSample, ToRank};
 use crate::sched::event::{Decision, Event, Measured, Place, Scheduler, StreamId, TicketId};
+
+/// Messages to a rank that may wait for room in its lane, over those of the batches that it holds: some 4 MB.
+const MAX_UNHEARD: usize = 65_536;
 
 impl Job {
     /// Gives the scheduler what happened and carries out what it decides, until nothing is left of either.
@@ -283,12 +286,14 @@ impl Job {
         }
     }
 
-    /// Takes what a rank has to say.
+    /// Takes what a rank has to say; of one that never stops only a ring full, and the rest at the next look.
     pub(super) fn hear_rank(&mut self, id: u16, poller: &mut Poller) {
-        // A ring's worth at a time: a rank that never stops must not keep the daemon from the others.
         for _ in 0..FEEDBACK_CAPACITY {
             let Some(session) = self.sessions.get_mut(&id) else { return };
-            session.flush();
+            if session.flush() > MAX_UNHEARD {
+                self.refuse_rank(id, "it gives memory back without taking in what it was told", poller);
+                return;
+            }
             if session.tampered() {
                 self.refuse_rank(id, "an eventfd of the job was made to block", poller);
                 return;
@@ -303,6 +308,7 @@ impl Job {
                 return;
             }
         }
+        self.unheard.push(SESSION_LANES + usize::from(id));
     }
 
     fn rank_says(&mut self, id: u16, words: &Words) -> Result<(), String> {
@@ -313,7 +319,11 @@ impl Job {
         }
         let (stream, rank) = (session.stream, session.rank);
         if head(words).kind == kind::STEP_END {
-            let Feedback { iter, step, wait_ns, busy_ns, .. } = feedback;
+            let Feedback { grant, iter, step, wait_ns, busy_ns, .. } = feedback;
+            if !session.regions.has_seen(grant) {
+                return Err(format!("it ended the step of grant {grant}, which it never had"));
+            }
+            // The numbers are the rank's own: they may be anything.
             session.stats.steps += 1;
             session.stats.wait_ns = session.stats.wait_ns.saturating_add(wait_ns);
             session.stats.wait_max_ns = session.stats.wait_max_ns.max(wait_ns);

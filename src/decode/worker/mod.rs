@@ -27,6 +27,9 @@ use link::{Attached, Daemon};
 /// How often a sleeping worker looks again, whatever its bell says.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+const MANIFEST_CUT: &str =
+    "the manifest was cut while it was in use: make it under another name, or move it in place";
+
 /// Why a worker ended other than on the daemon's wish.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
@@ -64,6 +67,7 @@ struct Report {
 /// Runs a worker until the daemon ends it.
 pub fn run(socket: &Path, job: &str, slot: u16) -> Result<(), WorkerError> {
     crash::arm("worker");
+    crate::manifest::guard::install();
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(std::io::Error::from)?;
     let (daemon, sleeper, cores) = Daemon::introduce(socket, job, slot)?;
     if let Some(&core) = cores.first()
@@ -189,6 +193,9 @@ impl Worker {
             return Err(("worker", format!("sample {} of a manifest of {}", ticket.sample, attached.manifest.len())));
         }
         let descriptor = attached.manifest.descriptor(ticket.sample);
+        if attached.manifest.was_cut() {
+            return Err(("open", MANIFEST_CUT.into()));
+        }
         let key = SampleKey::new(attached.options.seed, ticket.epoch, ticket.sample);
         let ranges = plan::ranges(&descriptor, &attached.options.transform, &key);
         let read = self.reader.submit(&Source::from(&descriptor), &ranges);

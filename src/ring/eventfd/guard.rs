@@ -17,8 +17,8 @@ use std::{
     time::Duration,
 };
 
-/// A write takes microseconds, also on a busy machine's bad day; two looks of this apart at the same write mean that
-/// it waits for room.
+/// A write takes microseconds. One that is seen at two looks this far apart waits for room, if there is none; where
+/// there is, its thread is only waiting for a core.
 const LOOK: Duration = Duration::from_millis(20);
 
 thread_local! {
@@ -83,7 +83,7 @@ impl Watch {
             let write = self.current();
             let begun = self.begun.load(Ordering::Relaxed);
             if let Some(fd) = &*write {
-                if begun == last {
+                if begun == last && !super::has_room(fd) {
                     self.freed.store(begun, Ordering::Relaxed);
                     super::drain(fd);
                     // A peer may have filled it again before the write had its turn.
