@@ -1,5 +1,6 @@
 //! `helix`: the tool. One module a subcommand; the work is in the library.
 
+mod bench;
 mod demo;
 mod index;
 mod results;
@@ -19,6 +20,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Compare systems on the eleven workloads, in virtual time
+    Bench(bench::Args),
     /// Feed ranks from real video under several policies, side by side
     Demo(Box<demo::DemoArgs>),
     /// One rank of `helix demo`
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time();
     lines.with_ansi(std::io::stderr().is_terminal()).init();
     match cli.command {
+        Command::Bench(args) => bench::main(&args),
         Command::Demo(args) => demo::main(&args),
         Command::DemoRank => demo::rank::main(),
         Command::Index(args) => index::run(&args),
