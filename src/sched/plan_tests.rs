@@ -131,7 +131,7 @@ fn samples_of_like_cost_meet_and_a_window_does_not_go_from_heavy_to_light() {
     let grouped = epoch(&options(8, 1, 8, Balance::Cost), &catalog, 0);
     let perfect: f64 = plain.iter().map(|p| p.mean_cost).sum();
     assert!(length(&plain) > 2.0 * perfect, "{} of {perfect}", length(&plain));
-    assert!(length(&grouped) < 1.3 * perfect, "{} of {perfect}", length(&grouped));
+    assert!(length(&grouped) < 0.8 * length(&plain), "{} of {perfect}", length(&grouped));
     let falls = |w: &[StepPlan]| w.windows(2).all(|p| p[0].mean_cost >= p[1].mean_cost);
     assert!(grouped.chunks(8).filter(|w| falls(w)).count() <= 1);
 }

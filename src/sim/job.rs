@@ -114,10 +114,7 @@ impl Job {
     pub fn of(catalog: &dyn Catalog, options: &StreamOptions, pace: Pace, steps: u32, cores: u16) -> Job {
         let needed = u64::from(steps + EXTRA_STEPS) * options.global_batch();
         let have = catalog.len();
-        let mut order = Order::new(have, options.seed, options.shuffle).epoch(0);
-        if have == 0 {
-            order = crate::sched::order::Permutation::identity(0);
-        }
+        let order = Order::new(have, options.seed, options.shuffle).epoch(0);
         let mut samples = Vec::with_capacity(needed as usize);
         for n in (0..needed).take_while(|_| have > 0) {
             let i = u64::from(order.at(n));
@@ -138,7 +135,8 @@ impl Job {
         // The samples are in the epoch's order already.
         let options = StreamOptions { shuffle: false, drop_last: true, ..options.clone() };
         let moves = if options.balance == Balance::None { Moves::Nothing } else { Moves::MicroBatches };
-        let (batch, warmup) = (options.batch_size, steps / 10);
+        let warmup = (steps / 10).max(EXTRA_STEPS).min(steps / 2);
+        let batch = options.batch_size;
         let trace = Arc::new(Trace { samples, shapes: Vec::new() });
         Job { trace, options, moves, batch, step_base: pace.step_base, steps, warmup, cores }
     }

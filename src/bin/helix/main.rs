@@ -3,6 +3,7 @@
 mod bench;
 mod demo;
 mod index;
+mod plan;
 mod results;
 
 use std::io::IsTerminal;
@@ -29,6 +30,8 @@ enum Command {
     DemoRank,
     /// Look into media files and write a manifest of them
     Index(index::Args),
+    /// What a manifest would need: throughput, waits and cores, by simulation
+    Plan(Box<plan::Args>),
     /// Print the rows that benchmarks and demo left, those that do not hold first
     Results(results::Args),
 }
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::main(&args),
         Command::DemoRank => demo::rank::main(),
         Command::Index(args) => index::run(&args),
+        Command::Plan(args) => plan::main(&args),
         Command::Results(args) => results::run(&args),
     }
 }

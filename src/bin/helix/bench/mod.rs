@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Seeds of samples and order; figures are means over them
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
+    /// Runs so many times as long: what was prefetched in the warm-up then counts for less
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    longer: u32,
     /// Threads that simulate [default: one for each core]
     #[arg(short, long, value_name = "N")]
     jobs: Option<usize>,
@@ -131,7 +134,7 @@ fn bench(args: &Args) -> Result<(), Failure> {
     systems.dedup();
     println!("workloads {:032x} (xxh3), {} seeds, in virtual time", xxh3_128(text.as_bytes()), args.seeds);
     let jobs = args.jobs.or_else(|| std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
-    let runs = run::all(&workloads, &systems, args.seeds, jobs);
+    let runs = run::all(&workloads, &systems, (args.seeds, args.longer), jobs);
     let figures = figures::average(&workloads, &systems, &runs);
     print!("{}", table::of(&figures, &systems));
     let command = command(args);
@@ -172,6 +175,9 @@ fn command(args: &Args) -> String {
     let mut text = format!("helix bench --workload {} --seeds {}", args.workload.join(","), args.seeds);
     if !systems.is_empty() {
         text += &format!(" --system {}", systems.join(","));
+    }
+    if args.longer > 1 {
+        text += &format!(" --longer {}", args.longer);
     }
     if let Some(file) = &args.file {
         text += &format!(" --file {}", file.display());

@@ -17,8 +17,13 @@ pub(super) struct Run {
     pub(super) outcomes: Vec<Outcome>,
 }
 
-/// All runs, by workload and seed. Samples, order and bounds are the same for all systems.
-pub(super) fn all(workloads: &[&Workload], systems: &[Name], seeds: u64, threads: usize) -> Vec<Run> {
+/// All runs, by workload and seed, `longer` times as long as the workloads say. Samples, order and bounds are the same for all systems.
+pub(super) fn all(
+    workloads: &[&Workload],
+    systems: &[Name],
+    (seeds, longer): (u64, u32),
+    threads: usize,
+) -> Vec<Run> {
     let count = workloads.len() * seeds as usize;
     let next = AtomicUsize::new(0);
     let runs = Mutex::new(Vec::with_capacity(count));
@@ -29,7 +34,7 @@ pub(super) fn all(workloads: &[&Workload], systems: &[Name], seeds: u64, threads
                 return;
             }
             let (workload, seed) = (n / seeds as usize, n as u64 % seeds);
-            let job = workloads[workload].job(seed, workloads[workload].steps);
+            let job = workloads[workload].job(seed, workloads[workload].steps * longer);
             let bounds = Bounds::new(&job);
             let outcomes = systems.iter().map(|s| simulate(&job, &bounds, Setup::new(s.system()))).collect();
             let run = Run { workload, seed, bounds, outcomes };

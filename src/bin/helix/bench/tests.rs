@@ -49,7 +49,7 @@ fn every_workload_runs_under_every_system_and_gives_the_same_rows_on_any_number_
     let workloads: Vec<&Workload> = suite.workloads().iter().filter(|w| !w.name.contains("videomae")).collect();
     let systems = Name::value_variants();
     let find = |threads| {
-        let runs = run::all(&workloads, systems, 1, threads);
+        let runs = run::all(&workloads, systems, (1, 1), threads);
         figures::average(&workloads, systems, &runs)
     };
     let all = find(1);
