@@ -44,6 +44,8 @@ fn options(batch_size: u32) -> StreamOptions {
         profile: Profile::Decode,
         on_error: OnError::Skip,
         transform: Transform::default(),
+        micro_batch: 1,
+        regroup: 1,
     }
 }
 

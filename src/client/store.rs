@@ -76,7 +76,7 @@ fn slab(options: &Options, node: Option<u32>, manifest: &Manifest) -> Result<Sla
 
 /// Bytes of the largest batch that can come.
 fn largest_batch(options: &Options, manifest: &Manifest) -> u64 {
-    let (transform, n) = (&options.stream.transform, u64::from(options.stream.batch_size));
+    let (transform, n) = (&options.stream.transform, u64::from(options.stream.largest_batch()));
     if transform.is_uniform() {
         return (n * transform.max_bytes(&Facts::default())).next_multiple_of(PAGE);
     }

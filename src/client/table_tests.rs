@@ -25,6 +25,7 @@ fn bench(may_skip: bool) -> Bench {
         rows: 1000,
         world: 2,
         batch_size: 3,
+        global_batch: 6,
         number: 1,
         may_skip,
         shape: Arc::new(|_| SHAPE),
