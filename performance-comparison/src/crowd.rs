@@ -6,9 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use helix_shm::ring::bell::{Ringer, Sleeper, eventfd, hints_bytes};
+use helix_shm::ring::receive::Receiver;
 use helix_shm::ring::segment::Segment;
 use helix_shm::ring::spsc::{Consumer, Producer, Words, ring_bytes};
 
@@ -41,13 +43,12 @@ impl Check {
     }
 }
 
-/// Runs a producer on each of `cores` that sends `each` messages by `send`, and a consumer here that is given them by
-/// `receive`; nanoseconds a message.
+/// Runs a producer on each of `cores` that sends `each` messages by `send`, and a consumer here that takes them by `receive`; nanoseconds a message.
 fn run<S: Send + FnMut(&Words) -> bool>(
     cores: &[usize],
     each: u64,
     senders: Vec<S>,
-    mut receive: impl FnMut(&mut dyn FnMut(&Words)),
+    mut receive: impl FnMut() -> Words,
 ) -> f64 {
     let total = each * senders.len() as u64;
     let waiting = AtomicU32::new(senders.len() as u32 + 1);
@@ -70,13 +71,9 @@ fn run<S: Send + FnMut(&Words) -> bool>(
         }
         meet();
         let mut windows = Windows::new(total, STREAM);
-        let mut taken = 0;
-        while taken < total {
-            receive(&mut |words| {
-                check.take(words);
-                windows.done(taken);
-                taken += 1;
-            });
+        for i in 0..total {
+            check.take(&receive());
+            windows.done(i);
         }
         windows.median()
     })
@@ -99,22 +96,10 @@ pub fn matrix(cores: &[usize], producers: usize, each: u64) -> f64 {
             sent
         }
     });
-    let mut lanes: Vec<Consumer> =
-        (0..producers).map(|l| Consumer::new(rings.clone(), at(l), CAPACITY).expect("a ring")).collect();
+    let lanes = (0..producers).map(|l| (l, Consumer::new(rings.clone(), at(l), CAPACITY).expect("a ring")));
     let sleeper = Sleeper::new(hints.clone(), 0, bell.clone()).expect("an entry");
-    run(cores, each, senders.collect(), |visit| {
-        let mut news = [false; 64];
-        poll(|| {
-            let mut any = false;
-            sleeper.take(|lane| (news[lane], any) = (true, true));
-            any.then_some(())
-        });
-        for (lane, _) in lanes.iter_mut().zip(news).filter(|(_, news)| *news) {
-            while let Some(words) = lane.pop().expect("honest producers") {
-                visit(&words);
-            }
-        }
-    })
+    let mut receiver = Receiver::new(sleeper, lanes, Duration::ZERO);
+    run(cores, each, senders.collect(), || poll(|| receiver.try_recv().expect("honest producers")).1)
 }
 
 /// crossbeam's queue, as large as all the rings together. It has no bell, so it does less.
@@ -122,5 +107,5 @@ pub fn array(cores: &[usize], producers: usize, each: u64) -> f64 {
     let queue = ArrayQueue::new(CAPACITY as usize * producers);
     let queue = &queue;
     let senders = (0..producers).map(|_| move |words: &Words| queue.push(*words).is_ok());
-    run(cores, each, senders.collect(), |visit| visit(&poll(|| queue.pop())))
+    run(cores, each, senders.collect(), || poll(|| queue.pop()))
 }
