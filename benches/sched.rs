@@ -12,6 +12,7 @@ use helix_shm::proto::transform::{Codec, Facts, Transform};
 use helix_shm::sched::event::{Catalog, Decision, Event, Measured, Scheduler, ServerId, StreamId, Time, WorkerId};
 use helix_shm::sched::order::Permutation;
 use helix_shm::sched::plan::StepPlan;
+use helix_shm::sched::units::Units;
 use helix_shm::sched::{Engine, EngineOptions};
 
 /// Clips computed from their number.
@@ -196,8 +197,9 @@ fn planning(c: &mut Criterion) {
                 || (),
                 |()| {
                     let order = Permutation::shuffled(1_000_000, 1, 0);
+                    let units = Units::new(&options, &catalog, order, 0);
                     for step in 0..options.steps(1_000_000) {
-                        black_box(StepPlan::new(&options, &catalog, &order, step));
+                        black_box(StepPlan::new(&options, &catalog, &units, 0, step));
                     }
                 },
                 BatchSize::PerIteration,
