@@ -29,6 +29,8 @@ use crate::wakers::{self, Bell, Waker};
 pub enum What {
     /// One way of a word on a line.
     Floor,
+    /// The same over a line for each direction.
+    TwoLines,
     /// One way of a message.
     OneWay(Queue),
     /// A message of a stream.
@@ -157,6 +159,10 @@ impl Bench {
             What::Floor => {
                 self.process.begin(Job::Floor, n, other)?;
                 floor::ping(&self.words, n)
+            }
+            What::TwoLines => {
+                self.process.begin(Job::TwoLines, n, other)?;
+                floor::ping_two_lines(&self.words, n)
             }
             What::OneWay(queue) => {
                 let (peer, end, which) = self.queue(queue);

@@ -20,6 +20,8 @@ use crate::wakers::Waker;
 pub enum Job {
     /// Answers over the floor's line.
     Floor,
+    /// Answers over a line for each direction.
+    TwoLines,
     /// Answers messages.
     Echo(usize),
     /// Takes messages.
@@ -41,6 +43,7 @@ impl Job {
             Job::Wake(which) => [3, which as u64],
             Job::Take => [4, 0],
             Job::Watch => [5, 0],
+            Job::TwoLines => [6, 0],
         }
     }
 
@@ -53,6 +56,7 @@ impl Job {
             3 => Job::Wake(which),
             4 => Job::Take,
             5 => Job::Watch,
+            6 => Job::TwoLines,
             _ => return Err(io::Error::other(format!("no job has the number {kind}"))),
         })
     }
@@ -115,6 +119,7 @@ impl Answers {
             control.write_all(&[1])?;
             match job {
                 Job::Floor => floor::echo(&self.words, n),
+                Job::TwoLines => floor::echo_two_lines(&self.words, n),
                 Job::Echo(which) => self.ends[which].echo(n),
                 Job::Consume(which) => self.ends[which].consume(n, &self.words),
                 Job::Wake(which) => self.wakers[which].echo(n),

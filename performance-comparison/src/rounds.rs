@@ -85,13 +85,15 @@ fn median(values: &[f64]) -> Option<f64> {
 
 /// Everything that is compared.
 pub fn groups() -> Vec<Group> {
-    let queues = |what: fn(Queue) -> What| {
+    let queues = |what: fn(Queue) -> What| -> Vec<Item> {
         let processes = PROCESS_QUEUES.iter().enumerate().map(|(i, name)| Item::new(name, what(Queue::Process(i))));
         let threads = THREAD_QUEUES.iter().enumerate().map(|(i, name)| Item::new(name, what(Queue::Thread(i))));
         processes.chain(threads).collect()
     };
     let wakers =
         |sharing| WAKERS.iter().enumerate().skip(1).map(|(i, n)| Item::new(n, What::Wake(i, sharing))).collect();
+    let mut one_way = queues(What::OneWay);
+    one_way.insert(0, Item::new("a word on a line of its sender's", What::TwoLines));
     let line = "a word on a line, one way";
     let group = |title, floor, floor_name, items| Group { title, floor, floor_name, items };
     let crowd = vec![
@@ -100,7 +102,7 @@ pub fn groups() -> Vec<Group> {
     ];
     let publish = |consumes| vec![Item::new("helix push + ring", What::Publish(consumes))];
     vec![
-        group("one way, polled", What::Floor, line, queues(What::OneWay)),
+        group("one way, polled", What::Floor, line, one_way),
         group("a message of a stream, polled", What::Floor, line, queues(What::Rate)),
         group("a message of many producers, threads", What::Floor, line, crowd),
         group(

@@ -32,6 +32,8 @@ pub const fn ring_at(i: usize) -> usize {
 pub mod word {
     /// The line that the floor's ping-pong goes over.
     pub const FLOOR: usize = 0;
+    /// The lines of the ping-pong in which each side writes a line of its own: there, and back.
+    pub const LANES: [usize; 2] = [512, 640];
     /// Messages that the consumer has taken in this burst.
     pub const TAKEN: usize = 128;
     /// The flag of the least that publishing could cost.
