@@ -184,18 +184,23 @@ fn holes_punched_into_slab_inbox_and_hints() {
 #[test]
 fn a_flooded_socket() {
     let scene = Scene::new();
-    scene.attack(Some("rank refused"), |scene, over| {
+    scene.attack(Some("its socket takes nothing any more"), |scene, over| {
         scene.as_rank(over, &good(), |intruder| {
             // Each one is answered, and no answer is read.
-            for iter in 1..20_000 {
-                if !intruder.start(iter) {
-                    break;
-                }
-            }
-            // And then what is none.
-            let _ = send_packet(intruder.sock.as_fd(), b"{\"say\":\"start\",\"iter\":true}", &[]);
-            let _ = send_packet(intruder.sock.as_fd(), &[0xff; 1000], &[]);
-            while send_packet(intruder.sock.as_fd(), b"x", &[]).is_ok() {}
+            (1..).take_while(|iter| intruder.start(*iter)).for_each(drop);
+        });
+    });
+}
+
+#[test]
+fn packets_that_are_none() {
+    let scene = Scene::new();
+    scene.attack(Some("rank refused: not a packet"), |scene, over| {
+        let mut garbage = [&b"{\"say\":\"start\",\"iter\":true}"[..], &[0xff; 1000], b"x", b"{}"].into_iter().cycle();
+        scene.as_rank(over, &good(), |intruder| {
+            intruder.start(1);
+            while garbage.next().is_some_and(|bytes| send_packet(intruder.sock.as_fd(), bytes, &[]).is_ok()) {}
+            assert!(intruder.is_thrown_out());
         });
     });
 }
