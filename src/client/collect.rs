@@ -58,6 +58,16 @@ fn daemon_said(what: impl Into<String>) -> End {
     violation("the daemon".into())(Violation::Packet(what.into()))
 }
 
+/// How a session ended.
+enum Parting {
+    /// The daemon said Bye.
+    Quiet,
+    /// The daemon is gone.
+    Gone,
+    /// Neither came in time.
+    Late,
+}
+
 impl Collector {
     /// Takes over a session that was just opened.
     pub(super) fn new(shared: Arc<Shared>, session: Session, outlet: Box<dyn Outlet>) -> Self {
@@ -99,7 +109,7 @@ impl Collector {
                 End::Gone => match self.rejoin() {
                     Ok(()) => continue,
                     Err(End::Error(error)) => error,
-                    Err(_) => return,
+                    Err(_) => return self.sweep(),
                 },
             };
             return self.shared.fail(error);
@@ -287,28 +297,40 @@ impl Collector {
             core.queue.clear();
             core.link = None;
         }
-        let quiet = self.part();
+        let parting = self.part();
         self.shared.ledger.down();
-        if !quiet {
-            tracing::warn!("the daemon did not say that the slab is quiet within {FAREWELL:?}; leaving all the same");
+        match parting {
+            Parting::Quiet => {}
+            Parting::Gone => self.sweep(),
+            Parting::Late => tracing::warn!(
+                "the daemon did not say that the slab is quiet within {FAREWELL:?}; leaving all the same"
+            ),
         }
     }
 
-    /// Says Leave and waits for Bye, or for the end of the daemon; `false` when neither came in time.
-    fn part(&self) -> bool {
+    /// Says Leave and waits for Bye, or for the end of the daemon.
+    fn part(&self) -> Parting {
         let begun = Instant::now();
         let socket = &self.session.socket;
         if socket.send(&FromRank::Leave, &[]).is_err() {
-            return true;
+            return Parting::Gone;
         }
         crash::point("leave.said");
         while let Ok(true) = socket.readable(FAREWELL.saturating_sub(begun.elapsed())) {
             match socket.receive() {
-                Ok(Packet::Said(packet, _)) if !matches!(*packet, ToRank::Bye) => {}
-                _ => return true,
+                Ok(Packet::Said(packet, _)) if matches!(*packet, ToRank::Bye) => return Parting::Quiet,
+                Ok(Packet::Said(..)) => {}
+                _ => return Parting::Gone,
             }
         }
-        false
+        Parting::Late
+    }
+
+    /// A daemon that was killed when nobody needed it any more has left its socket behind.
+    fn sweep(&self) {
+        if self.shared.setup.options.spawn {
+            embed::sweep(&self.shared.setup.path);
+        }
     }
 
     /// The daemon is gone: finds or starts another one and joins it with what is still held.

@@ -201,6 +201,17 @@ pub(super) fn dial(path: &Path, spawn: bool, cancelled: &dyn Fn() -> bool) -> Re
     }
 }
 
+/// Removes the socket that a killed daemon left behind, unless somebody listens there again or is about to.
+pub(super) fn sweep(path: &Path) {
+    // Whoever starts a daemon holds the lock until it listens.
+    let Ok(Some(_lock)) = Elected::try_new(path) else { return };
+    let Ok(address) = UnixAddr::new(path) else { return };
+    let sock = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None);
+    if sock.is_ok_and(|sock| connect(sock.as_raw_fd(), &address) == Err(Errno::ECONNREFUSED)) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
 /// The right to start the daemon of a socket, held by one process at a time, and then by the daemon until it listens.
 struct Elected {
     path: PathBuf,

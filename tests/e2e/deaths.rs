@@ -83,13 +83,15 @@ fn fifty_killed_workers_change_nothing_in_the_stream() {
 fn a_killed_rank_ends_the_others_with_an_error_that_names_it() {
     let dir = folder();
     let daemon = Daemon::start(dir.path());
-    let specs = paced(&daemon.socket, |_| ());
+    // Few batches ahead, so that the other rank cannot reach its end before the death is noticed.
+    let specs = paced(&daemon.socket, |s| s.max_batches = 2);
     let mut ranks: Vec<_> = specs.iter().map(Rank::start).collect();
     for rank in &mut ranks {
         rank.step();
         rank.hear_batch();
     }
     kill(ranks[1].child.id() as i32);
+    ranks[1].child.wait().unwrap();
     let reason = loop {
         ranks[0].step();
         match ranks[0].hear() {
