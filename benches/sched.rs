@@ -12,6 +12,7 @@ use helix_shm::proto::transform::{Codec, Facts, Transform};
 use helix_shm::sched::event::{Catalog, Decision, Event, Measured, Scheduler, ServerId, StreamId, Time, WorkerId};
 use helix_shm::sched::order::Permutation;
 use helix_shm::sched::plan::StepPlan;
+use helix_shm::sched::units::Units;
 use helix_shm::sched::{Engine, EngineOptions};
 
 /// Clips computed from their number.
@@ -44,6 +45,8 @@ fn options(batch_size: u32) -> StreamOptions {
         profile: Profile::Decode,
         on_error: OnError::Skip,
         transform: Transform::default(),
+        micro_batch: 1,
+        regroup: 1,
     }
 }
 
@@ -194,8 +197,9 @@ fn planning(c: &mut Criterion) {
                 || (),
                 |()| {
                     let order = Permutation::shuffled(1_000_000, 1, 0);
-                    for step in 0..options.steps(1_000_000) {
-                        black_box(StepPlan::new(&options, &catalog, &order, step));
+                    let units = Units::new(&options, &catalog, order, 0);
+                    for step in 0..units.steps(&options) {
+                        black_box(StepPlan::new(&options, &catalog, &units, 0, step));
                     }
                 },
                 BatchSize::PerIteration,

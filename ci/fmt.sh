@@ -2,3 +2,4 @@
 # The code is formatted.
 set -eu
 cargo fmt --all -- --check
+cargo fmt --manifest-path performance-comparison/Cargo.toml -- --check

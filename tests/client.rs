@@ -196,7 +196,6 @@ const LIES: &[(&str, Script)] = &[
         p.tell(&plan(2, 1, 0, 1).batch);
         p.tell(&Entry { sample: 1000, ..plan(2, 1, 0, 1).entries[0] });
     }),
-    ("a ready of no grant", |p| p.lane(1, &plan(9, 1, 0, 0).ready(0).words())),
     ("a ready of no slot", |p| {
         let mut ready = plan(1, 1, 0, 0).ready(0);
         ready.head.slot = 999;

@@ -390,8 +390,8 @@ pub(super) fn establish(
             stream: options.stream.clone(),
             run: options.run.clone(),
             held,
-            rejoin: shared.lock().restarts > 0,
-            node: options.node,
+            rejoin: shared.lock().daemon != 0,
+            node: store.node,
             cores: own_cores(),
         };
         let slab = store.slab.fd().ok_or_else(|| std::io::ErrorKind::InvalidInput.into());

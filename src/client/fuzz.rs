@@ -77,6 +77,7 @@ pub fn table(bytes: &[u8]) {
         rows: ROWS,
         world: WORLD,
         batch_size: BATCH,
+        global_batch: u64::from(WORLD * BATCH),
         number: 1,
         may_skip: from.byte() & 1 == 1,
         shape: Arc::new(|_| SHAPE),

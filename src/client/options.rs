@@ -54,6 +54,8 @@ impl Default for Options {
             profile: Profile::default(),
             on_error: OnError::default(),
             transform: Transform::default(),
+            micro_batch: 1,
+            regroup: 1,
         };
         Options {
             rank: 0,
@@ -151,6 +153,10 @@ impl Options {
         on_error: OnError => stream.on_error = on_error;
         /// From clip to numbers.
         transform: Transform => stream.transform = transform;
+        /// Samples that stay together when they are dealt.
+        micro_batch: u32 => stream.micro_batch = micro_batch;
+        /// Steps that share their samples, so that those of like cost meet in one step; 1 = none.
+        regroup: u32 => stream.regroup = regroup;
         /// Which policy places the work.
         policy: Policy => run.policy = policy;
         /// Worker processes of the job; 0 = one for each core that it may use.
@@ -162,7 +168,7 @@ impl Options {
         /// Bytes of this rank's slab: the budget of all that it holds or has under way. By default room for eight
         /// of the largest batches, or for as many as fit into memory.
         slab_bytes: u64 => slab_bytes = Some(slab_bytes);
-        /// NUMA node for the slab's pages.
+        /// NUMA node for the slab's pages. By default that of this process's cores, if they are all of one.
         node: u32 => node = Some(node);
         /// Name of the job; its ranks share the workers. By default from the launcher.
         job: impl Into<String> => job = Some(job.into());

@@ -8,6 +8,7 @@ use crate::device::Registration;
 use crate::manifest::Manifest;
 use crate::proto::transform::Facts;
 use crate::ring::slab::{Slab, SlabError, SlabOptions};
+use crate::ring::topology;
 
 /// Batches that a slab holds by default: the one in use, and enough ahead of it for the scheduler to spread the
 /// long samples of several steps over all workers. Deeper gains little, and costs memory in every rank.
@@ -24,26 +25,29 @@ pub(crate) struct Store {
     // In this order: the registration ends before the memory does.
     _registration: Option<Registration>,
     pub(crate) slab: Arc<Slab>,
+    /// The NUMA node that its memory was asked from: the user's, else that of the rank's cores if they have one.
+    pub(super) node: Option<u32>,
 }
 
 impl Store {
     /// Makes the slab, touches all of it, and registers it.
     pub(super) fn create(options: &Options, manifest: &Manifest) -> Result<Self, ConnectError> {
-        let slab = Arc::new(slab(options, manifest)?);
+        let node = options.node.or_else(topology::home_node);
+        let slab = Arc::new(slab(options, node, manifest)?);
         let registration = options.device.register(Arc::clone(&slab) as _)?;
-        Ok(Store { _registration: Some(registration), slab })
+        Ok(Store { _registration: Some(registration), slab, node })
     }
 
     /// A slab that no device knows.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn bare(slab: Slab) -> Self {
-        Store { _registration: None, slab: Arc::new(slab) }
+        Store { _registration: None, slab: Arc::new(slab), node: None }
     }
 }
 
-fn slab(options: &Options, manifest: &Manifest) -> Result<Slab, ConnectError> {
+fn slab(options: &Options, node: Option<u32>, manifest: &Manifest) -> Result<Slab, ConnectError> {
     let name = format!("helix-slab-{}-{}", options.loader, options.rank);
-    let how = SlabOptions { prefault: true, huge: true, node: options.node };
+    let how = SlabOptions { prefault: true, huge: true, node };
     let create = |bytes: u64| {
         let whole = bytes.next_multiple_of(PAGE);
         Slab::create(&name, usize::try_from(whole).unwrap_or(usize::MAX), how.clone())
@@ -72,7 +76,7 @@ fn slab(options: &Options, manifest: &Manifest) -> Result<Slab, ConnectError> {
 
 /// Bytes of the largest batch that can come.
 fn largest_batch(options: &Options, manifest: &Manifest) -> u64 {
-    let (transform, n) = (&options.stream.transform, u64::from(options.stream.batch_size));
+    let (transform, n) = (&options.stream.transform, u64::from(options.stream.largest_batch()));
     if transform.is_uniform() {
         return (n * transform.max_bytes(&Facts::default())).next_multiple_of(PAGE);
     }

@@ -55,7 +55,9 @@ pub(crate) struct Rules {
     pub(crate) slab_bytes: u64,
     pub(crate) rows: u64,
     pub(crate) world: u32,
+    /// Most samples of a batch, and samples of a step over all ranks.
     pub(crate) batch_size: u32,
+    pub(crate) global_batch: u64,
     /// Bytes of one number.
     pub(crate) number: u64,
     /// Whether samples may be left out.
@@ -205,7 +207,7 @@ impl Table {
         let highest = self.highest;
         expect(ME, "grant", b.grant > highest, b.grant, format!("above {highest}"))?;
         expect(ME, "iter", b.iter <= self.iter, b.iter, format!("at most {}", self.iter))?;
-        let most = u64::from(self.rules.world) * u64::from(self.rules.batch_size);
+        let most = self.rules.global_batch;
         let global = u64::from(b.global);
         let range = u64::from(samples)..=most;
         expect(ME, "global", range.contains(&global), global, format!("from {samples} to {most}"))?;

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use crate::ring::cgroup::{Version, groups};
+use crate::ring::topology::{Allowed, Topology};
 
 /// The cores granted to this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,26 +19,24 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Reads affinity, `cpu.max` (or the quota of cgroup v1) and sysfs.
+    /// Reads affinity, cpusets, `cpu.max` (or the quota of cgroup v1) and sysfs.
     pub fn of_this_process() -> Cores {
-        let allowed = core_affinity::get_core_ids().unwrap_or_default();
-        let allowed = allowed.into_iter().map(|core| core.id as u32).collect();
-        Cores::from_tree(Path::new("/"), allowed)
+        Cores::new(Path::new("/"), Allowed::to_this_thread())
     }
 
-    /// The same from a file tree, for fixtures: `allowed` is the affinity mask.
-    pub fn from_tree(root: &Path, mut allowed: Vec<u32>) -> Cores {
-        allowed.sort_unstable();
+    /// The same from a file tree, for fixtures: `mask` is the affinity mask.
+    pub fn from_tree(root: &Path, mask: Vec<u32>) -> Cores {
+        Cores::new(root, Allowed::from_tree(root, mask))
+    }
+
+    fn new(root: &Path, allowed: Allowed) -> Cores {
+        let mut allowed = allowed.cores;
         if allowed.is_empty() {
             allowed.push(0);
         }
         let quota = cgroup_quota(root).unwrap_or(f64::INFINITY).min(allowed.len() as f64);
-        let mut node: BTreeMap<u32, u32> = allowed.iter().map(|&core| (core, 0)).collect();
-        for (number, cores) in nodes(root) {
-            for core in cores {
-                node.entry(core).and_modify(|n| *n = number);
-            }
-        }
+        let topology = Topology::from_tree(root);
+        let node = allowed.iter().map(|&core| (core, topology.node_of(core).unwrap_or(0))).collect();
         Cores { allowed, quota: (quota.ceil() as u32).max(1), node }
     }
 
@@ -67,32 +68,11 @@ impl Cores {
 
 /// Cores that the CPU quota pays for; `None` when there is no limit.
 fn cgroup_quota(root: &Path) -> Option<f64> {
-    let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let mut least: Option<f64> = None;
-    let mut note = |cores: Option<f64>| {
-        if let Some(cores) = cores.filter(|c| *c > 0.0) {
-            least = Some(least.map_or(cores, |l: f64| l.min(cores)));
-        }
+    let quota = |(version, dir): &(Version, PathBuf)| match version {
+        Version::V1 => quota_v1(dir),
+        Version::V2 => quota_v2(dir),
     };
-    for line in own.lines() {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-        let v2 = controllers.is_empty();
-        if !v2 && !controllers.split(',').any(|c| c == "cpu") {
-            continue;
-        }
-        let base = root.join(if v2 { "sys/fs/cgroup" } else { "sys/fs/cgroup/cpu" });
-        // A limit of any ancestor holds; inside a container the path may not exist, then the mount's own root counts.
-        let mut dir = Path::new(path.trim_start_matches('/'));
-        loop {
-            note(if v2 { quota_v2(&base.join(dir)) } else { quota_v1(&base.join(dir)) });
-            match dir.parent() {
-                Some(parent) => dir = parent,
-                None => break,
-            }
-        }
-    }
-    least
+    groups(root, "cpu").iter().filter_map(quota).filter(|cores| *cores > 0.0).reduce(f64::min)
 }
 
 fn quota_v2(dir: &Path) -> Option<f64> {
@@ -108,40 +88,10 @@ fn quota_v1(dir: &Path) -> Option<f64> {
     Some(read("cpu.cfs_quota_us").filter(|q| *q > 0.0)? / read("cpu.cfs_period_us")?)
 }
 
-/// NUMA nodes and their cores.
-fn nodes(root: &Path) -> Vec<(u32, Vec<u32>)> {
-    let Ok(entries) = fs::read_dir(root.join("sys/devices/system/node")) else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let number = entry.file_name().to_str()?.strip_prefix("node")?.parse().ok()?;
-            Some((number, parse_list(&fs::read_to_string(entry.path().join("cpulist")).ok()?)))
-        })
-        .collect()
-}
-
-/// A kernel list such as `0-3,8,10-11`; what does not parse is left out.
-fn parse_list(text: &str) -> Vec<u32> {
-    let one = |part: &str| -> Option<std::ops::RangeInclusive<u32>> {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        Some(from.trim().parse().ok()?..=to.trim().parse().ok()?)
-    };
-    text.trim().split(',').filter_map(one).flat_map(|range| range.take(4096)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        dir
-    }
+    use crate::ring::fixture::tree;
 
     #[test]
     fn the_quota_of_any_ancestor_counts_not_the_hosts_cores() {
@@ -181,5 +131,16 @@ mod tests {
         let dir = tree(&[]);
         let cores = Cores::from_tree(dir.path(), vec![]);
         assert_eq!((cores.allowed.as_slice(), cores.default_workers(), cores.core_of(9)), (&[0][..], 1, 0));
+    }
+
+    #[test]
+    fn a_cpuset_of_a_group_above_narrows_the_cores() {
+        let dir = tree(&[
+            ("proc/self/cgroup", "0::/pod/box\n"),
+            ("sys/fs/cgroup/pod/cpuset.cpus.effective", "2-3,6\n"),
+            ("sys/devices/system/cpu/online", "0-5\n"),
+        ]);
+        let cores = Cores::from_tree(dir.path(), (0..8).collect());
+        assert_eq!((cores.allowed.as_slice(), cores.default_workers()), (&[2, 3][..], 2));
     }
 }

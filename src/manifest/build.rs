@@ -113,7 +113,7 @@ pub enum BuildError {
 /// What became of an item.
 enum Outcome {
     Good {
-        record: Record,
+        record: Box<Record>,
         /// Whether it is taken over from a former manifest.
         reused: bool,
     },
@@ -205,7 +205,7 @@ impl Build {
 impl Summary {
     fn add<W: std::io::Write>(&mut self, w: &mut Writer<W>, item: &Item, outcome: Outcome) -> Result<(), WriteError> {
         let (record, reused) = match outcome {
-            Outcome::Good { record, reused } => (record, reused),
+            Outcome::Good { record, reused } => (*record, reused),
             Outcome::Bad { len, mtime_ns, reason } => {
                 // A path that is not UTF-8 is a bad file, and its row has the nearest text.
                 w.push_bad(&item.path.to_string_lossy(), len, mtime_ns, &reason)?;
@@ -300,10 +300,10 @@ fn one(item: &Item, former: &Former) -> Outcome {
         },
     };
     if let Some(record) = former.find(now) {
-        return Outcome::Good { record: Record { text, ..record }, reused: true };
+        return Outcome::Good { record: Box::new(Record { text, ..record }), reused: true };
     }
     match probe::probe_part(path, offset, len) {
-        Ok(record) => Outcome::Good { record: Record { text, ..record }, reused: false },
+        Ok(record) => Outcome::Good { record: Box::new(Record { text, ..record }), reused: false },
         Err(ProbeError::NoVideo(_)) if item.may_lack_video() => Outcome::NoVideo,
         Err(e) => bad(e.to_string()),
     }

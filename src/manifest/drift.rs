@@ -5,6 +5,9 @@ use std::collections::HashSet;
 use super::Manifest;
 use super::build::stamp;
 
+/// Length and modification time of a file.
+type Stamp = (u64, i64);
+
 /// What has become of a manifest's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Drift {
@@ -18,7 +21,7 @@ pub enum Drift {
 /// the first row that needs it. A tar is one file, however many rows it has.
 pub fn check(manifest: &Manifest, mut drift: impl FnMut(u64, &str, Drift)) {
     let mut told = HashSet::new();
-    let mut last: Option<(&str, Result<(u64, i64), String>)> = None;
+    let mut last: Option<(&str, Result<Stamp, String>)> = None;
     for i in 0..manifest.good() {
         let row = manifest.good_row(i);
         let d = manifest.descriptor(row);

@@ -41,6 +41,21 @@ pub struct StreamOptions {
     pub on_error: OnError,
     /// From clip to numbers.
     pub transform: Transform,
+    /// Samples that stay together when they are dealt: a micro-batch. `batch_size` is a multiple of it.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub micro_batch: u32,
+    /// Steps that share their samples, so that those of like cost meet in one step; 1 = none. It changes which samples
+    /// meet, as bucketing by length does, so it is the user's choice.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub regroup: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(n: &u32) -> bool {
+    *n == 1
 }
 
 /// How the samples of one step are dealt to the ranks.
@@ -52,6 +67,12 @@ pub enum Balance {
     /// Every rank gets `batch_size` samples, of as equal a cost as can be.
     #[default]
     Cost,
+    /// Ranks get as many as even their costs out, from one micro-batch to so many samples. The loss has to be
+    /// weighted by them.
+    Free {
+        /// Most samples of a rank; memory is reserved for that many.
+        most: u32,
+    },
 }
 
 /// What a sample costs the rank that receives it: the quantity that is balanced. It is computed from the
@@ -154,6 +175,18 @@ impl StreamOptions {
         };
         range("world", self.world, MAX_WORLD, "from 1 to 4096 ranks")?;
         range("batch_size", self.batch_size, MAX_BATCH, "from 1 to 16384 samples")?;
+        range("regroup", self.regroup, MAX_REGROUP, "from 1 to 256 steps")?;
+        range("micro_batch", self.micro_batch, self.batch_size, "from 1 to batch_size")?;
+        if !self.batch_size.is_multiple_of(self.micro_batch) {
+            let found = self.micro_batch.to_string();
+            return Err(BadOption { option: "micro_batch", found, wanted: "a divisor of batch_size" });
+        }
+        if let Balance::Free { most } = self.balance
+            && !(self.batch_size..=MAX_BATCH).contains(&most)
+        {
+            let wanted = "from batch_size to 16384 samples";
+            return Err(BadOption { option: "balance.free.most", found: most.to_string(), wanted });
+        }
         if let Profile::Tokens { quadratic, .. } = self.profile
             && !(quadratic.is_finite() && quadratic >= 0.0)
         {
@@ -164,6 +197,16 @@ impl StreamOptions {
             });
         }
         self.transform.check()
+    }
+
+    /// Most samples of a rank in a step.
+    pub fn largest_batch(&self) -> u32 {
+        if let Balance::Free { most } = self.balance { most.max(self.batch_size) } else { self.batch_size }
+    }
+
+    /// Micro-batches of a rank in a step, as the sampler deals them.
+    pub fn units(&self) -> u32 {
+        self.batch_size / self.micro_batch.max(1)
     }
 
     /// Samples in a step over all ranks.
@@ -183,3 +226,5 @@ impl StreamOptions {
 pub const MAX_WORLD: u32 = 4096;
 /// Most samples in a rank's batch: what a slot number in a message can name.
 pub const MAX_BATCH: u32 = 16_384;
+/// Most steps that share their samples: a rank that resumes plans all of them.
+pub const MAX_REGROUP: u32 = 256;

@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::cgroup::{Version, groups};
+
 /// What sets a limit, and how much it leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Available {
@@ -22,48 +24,40 @@ pub(super) fn available(root: &Path) -> Option<Available> {
         let kib = field(&text, "MemAvailable:")?;
         Some(Available { bytes: kib.saturating_mul(1024), by: meminfo })
     });
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let limits = groups.lines().flat_map(|line| group_limits(root, line));
+    let groups = groups(root, "memory");
+    let limits = groups.iter().flat_map(|(version, dir)| match version {
+        Version::V1 => V1.available(dir),
+        Version::V2 => V2.available(dir),
+    });
     machine.into_iter().chain(limits).min_by_key(|a| a.bytes)
-}
-
-/// The limits that one line of `/proc/self/cgroup` (`number:controllers:path`) subjects us to.
-fn group_limits(root: &Path, line: &str) -> Vec<Available> {
-    let mut parts = line.splitn(3, ':').skip(1);
-    let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { return Vec::new() };
-    let (mount, files): (&str, &Files) = match controllers {
-        "" => ("sys/fs/cgroup", &V2),
-        c if c.split(',').any(|c| c == "memory") => ("sys/fs/cgroup/memory", &V1),
-        _ => return Vec::new(),
-    };
-    let mount = root.join(mount);
-    // In a container the path is often the host's while the mount is our own group: what is absent sets no limit
-    // here, and the mount itself is always looked at.
-    let own = mount.join(path.trim_start_matches('/'));
-    own.ancestors().take_while(|dir| dir.starts_with(&mount)).filter_map(|dir| files.available(dir)).collect()
 }
 
 /// File names of one cgroup version.
 struct Files {
-    limit: &'static str,
+    /// Hard limits, and those above which the kernel slows us down: memory that is shared cannot be given back.
+    limits: &'static [&'static str],
     usage: &'static str,
     /// In `memory.stat`: file pages that would be dropped first, so that they are as good as free.
     reclaimable: &'static str,
 }
 
-const V2: Files = Files { limit: "memory.max", usage: "memory.current", reclaimable: "inactive_file" };
+const V2: Files =
+    Files { limits: &["memory.max", "memory.high"], usage: "memory.current", reclaimable: "inactive_file" };
 const V1: Files =
-    Files { limit: "memory.limit_in_bytes", usage: "memory.usage_in_bytes", reclaimable: "total_inactive_file" };
+    Files { limits: &["memory.limit_in_bytes"], usage: "memory.usage_in_bytes", reclaimable: "total_inactive_file" };
 
 impl Files {
-    fn available(&self, dir: &Path) -> Option<Available> {
-        let by = dir.join(self.limit);
-        // "max" is no number, and means no limit; so does v1's largest multiple of a page.
-        let limit: u64 = fs::read_to_string(&by).ok()?.trim().parse().ok().filter(|&l| l < 1 << 62)?;
-        let usage: u64 = fs::read_to_string(dir.join(self.usage)).ok()?.trim().parse().ok()?;
-        let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
+    fn available(&self, dir: &Path) -> Vec<Available> {
+        let read = |name: &str| fs::read_to_string(dir.join(name)).ok();
+        let Some(usage) = read(self.usage).and_then(|text| text.trim().parse::<u64>().ok()) else {
+            return Vec::new();
+        };
+        let stat = read("memory.stat").unwrap_or_default();
         let used = usage.saturating_sub(field(&stat, self.reclaimable).unwrap_or(0));
-        Some(Available { bytes: limit.saturating_sub(used), by })
+        // "max" is no number, and means no limit; so does v1's largest multiple of a page.
+        let limit = |name: &&str| read(name)?.trim().parse().ok().filter(|&limit: &u64| limit < 1 << 62);
+        let left = |name: &&str| Some(Available { bytes: limit(name)?.saturating_sub(used), by: dir.join(name) });
+        self.limits.iter().filter_map(left).collect()
     }
 }
 
@@ -77,16 +71,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        dir
-    }
+    use crate::ring::fixture::tree;
 
     const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal:  2048 kB\nMemAvailable:  1000 kB\n");
 
@@ -130,5 +115,47 @@ mod tests {
             ("sys/fs/cgroup/memory/memory.usage_in_bytes", "5\n"),
         ]);
         assert_eq!(available(unlimited.path()).unwrap().bytes, 1_024_000);
+    }
+
+    #[test]
+    fn what_slows_us_down_is_a_limit_as_well() {
+        let files = [
+            MEMINFO,
+            ("proc/self/cgroup", "0::/job\n"),
+            ("sys/fs/cgroup/job/memory.max", "9000\n"),
+            ("sys/fs/cgroup/job/memory.high", "6000\n"),
+            ("sys/fs/cgroup/job/memory.current", "1000\n"),
+        ];
+        let root = tree(&files);
+        let found = available(root.path()).unwrap();
+        assert_eq!((found.bytes, found.by), (5000, root.path().join("sys/fs/cgroup/job/memory.high")));
+    }
+
+    #[test]
+    fn the_groups_above_limit_us_in_version_one_too() {
+        let root = tree(&[
+            MEMINFO,
+            ("proc/self/cgroup", "4:memory:/kubepods/pod7/box\n"),
+            ("sys/fs/cgroup/memory/kubepods/pod7/box/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("sys/fs/cgroup/memory/kubepods/pod7/box/memory.usage_in_bytes", "100\n"),
+            ("sys/fs/cgroup/memory/kubepods/pod7/memory.limit_in_bytes", "4000\n"),
+            ("sys/fs/cgroup/memory/kubepods/pod7/memory.usage_in_bytes", "300\n"),
+            ("sys/fs/cgroup/memory/kubepods/memory.limit_in_bytes", "8000\n"),
+            ("sys/fs/cgroup/memory/kubepods/memory.usage_in_bytes", "7900\n"),
+        ]);
+        let found = available(root.path()).unwrap();
+        let by = root.path().join("sys/fs/cgroup/memory/kubepods/memory.limit_in_bytes");
+        assert_eq!((found.bytes, found.by), (100, by));
+    }
+
+    #[test]
+    fn in_a_container_the_mount_is_our_group_whatever_the_path_says() {
+        let root = tree(&[
+            MEMINFO,
+            ("proc/self/cgroup", "0::/system.slice/docker-abc.scope\n"),
+            ("sys/fs/cgroup/memory.max", "700\n"),
+            ("sys/fs/cgroup/memory.current", "800\n"),
+        ]);
+        assert_eq!(available(root.path()).unwrap().bytes, 0, "more is used than allowed: nothing is left");
     }
 }

@@ -12,11 +12,17 @@
 pub mod bell;
 pub mod eventfd;
 pub mod fds;
+#[cfg(not(feature = "loom"))]
+pub mod receive;
 pub mod segment;
 pub mod slab;
 pub mod spsc;
+pub mod topology;
 
 mod budget;
+pub(crate) mod cgroup;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod mapping;
 mod memfd;
 mod pages;

@@ -44,8 +44,10 @@ impl Default for SlabOptions {
 pub enum SlabError {
     /// The machine or a cgroup does not leave that much.
     #[error(
-        "a slab of {wanted} bytes does not fit: {} leaves {available} bytes; lower the slab's bytes (option \
-         `slab_bytes`, or `batch_size`), or raise that limit", by.display()
+        "a slab of {wanted} bytes does not fit: {} leaves {available} bytes; set the option `slab_bytes` to at most \
+         {available} (a lower `batch_size` or smaller frames need less), or {}",
+        by.display(),
+        raise(by, wanted - available)
     )]
     Budget {
         /// Bytes wanted.
@@ -73,6 +75,15 @@ pub enum SlabError {
         /// What is wrong with it.
         unfit: Unfit,
     },
+}
+
+/// What else than a smaller slab would help.
+fn raise(by: &Path, missing: u64) -> String {
+    if by.ends_with("proc/meminfo") {
+        format!("free {missing} bytes of the machine's memory")
+    } else {
+        format!("raise that limit by {missing}")
+    }
 }
 
 /// A place that is not in the slab.

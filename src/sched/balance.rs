@@ -63,12 +63,7 @@ pub fn equal_counts(costs: &[f64], ids: &[u64], ranks: usize) -> Vec<u32> {
     }
     let mut parts = longest_first(&items(costs, ids), ranks, each);
     swap_until_even(&mut parts);
-    let mut deal = home.clone();
-    for (rank, part) in (0..).zip(&parts.items) {
-        for item in part {
-            deal[item.position as usize] = rank;
-        }
-    }
+    let deal = ranks_of(&parts, costs.len());
     let worst = |deal: &[u32]| heaviest(costs, deal, ranks);
     if worst(&deal) < worst(&home) * (1.0 - EPSILON) { deal } else { home }
 }
@@ -151,16 +146,48 @@ fn best_swap(parts: &Parts, heavy: usize) -> Option<Swap> {
     best
 }
 
-/// Deals items to `ranks` in any numbers, by the largest differencing method of Karmarkar and Karp.
+/// Deals items to `ranks` in any numbers from one to `most`: the better of the largest differencing method of
+/// Karmarkar and Karp and of longest-first.
 ///
 /// Answers the rank of each item. Never worse than `home`, the deal it starts from.
 ///
 /// # Panics
 /// When `ids` or `home` is not as long as `costs`, or there is no rank.
-pub fn free_counts(costs: &[f64], ids: &[u64], home: &[u32], ranks: usize) -> Vec<u32> {
+pub fn free_counts(costs: &[f64], ids: &[u64], home: &[u32], ranks: usize, most: usize) -> Vec<u32> {
     assert!(ranks > 0 && home.len() == costs.len(), "{} items, {} homes, {ranks} ranks", costs.len(), home.len());
-    let deal = differences(&items(costs, ids), ranks, costs.len());
-    if heaviest(costs, &deal, ranks) < heaviest(costs, home, ranks) * (1.0 - EPSILON) { deal } else { home.to_vec() }
+    let sorted = items(costs, ids);
+    let mut best = home.to_vec();
+    let mut least = heaviest(costs, home, ranks) * (1.0 - EPSILON);
+    for deal in [differences(&sorted, ranks, costs.len()), largest_first(costs, ids, ranks, most)] {
+        let mut counts = vec![0; ranks];
+        deal.iter().for_each(|rank| counts[*rank as usize] += 1);
+        // Nobody goes without: a rank with nothing to do could not take part in the step.
+        let fair = counts.iter().all(|count| (1..=most).contains(count));
+        let peak = heaviest(costs, &deal, ranks);
+        if fair && peak < least {
+            (best, least) = (deal, peak * (1.0 - EPSILON));
+        }
+    }
+    best
+}
+
+/// Deals each item, the largest first, to the lightest of `ranks` that has fewer than `room`.
+///
+/// # Panics
+/// When `ids` is not as long as `costs`, or there is no room for all.
+pub fn largest_first(costs: &[f64], ids: &[u64], ranks: usize, room: usize) -> Vec<u32> {
+    assert!(costs.len() <= ranks.saturating_mul(room), "{} items, {ranks} ranks of {room}", costs.len());
+    ranks_of(&longest_first(&items(costs, ids), ranks, room), costs.len())
+}
+
+fn ranks_of(parts: &Parts, count: usize) -> Vec<u32> {
+    let mut deal = vec![0; count];
+    for (rank, part) in (0..).zip(&parts.items) {
+        for item in part {
+            deal[item.position as usize] = rank;
+        }
+    }
+    deal
 }
 
 /// A partial solution: its parts, heaviest first, as (load, list of items).

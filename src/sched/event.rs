@@ -45,6 +45,15 @@ pub trait Catalog: Send + Sync {
     fn appraise(&self, i: u64, options: &StreamOptions) -> (Work, f64) {
         cost::appraise(&self.facts(i), options)
     }
+    /// Samples of a micro-batch of each shape, where only samples of one shape can share one; none is more than the
+    /// options' micro-batch. Empty where all samples are alike.
+    fn shapes(&self) -> &[u32] {
+        &[]
+    }
+    /// The shape of the `i`-th deliverable sample; `None` if it fits nowhere and is left out.
+    fn shape(&self, _i: u64) -> Option<usize> {
+        None
+    }
 }
 
 /// What a finished ticket cost.

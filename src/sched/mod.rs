@@ -1,8 +1,8 @@
 //! Order, balance, deadlines, placement: events in, decisions out.
 //!
-//! Who receives a sample is a pure function of manifest, options and epoch ([`order`], [`plan`], [`balance`],
-//! with the frozen priors of [`cost`] and [`tokens`]). Who decodes it, and when, is the [`Engine`]'s choice, by what
-//! it measures ([`online`]). This room knows `proto`'s options and transforms. It does no I/O, has no clock, no
+//! Who receives a sample is a pure function of manifest, options and epoch ([`order`], [`units`], [`regroup`],
+//! [`plan`], [`balance`], with the frozen priors of [`cost`] and [`tokens`]). Who decodes it, and when, is the
+//! [`Engine`]'s choice, by what it measures ([`online`]). This room knows `proto`'s options and transforms. It does no I/O, has no clock, no
 //! threads and no randomness of its own: the same events give the same decisions.
 
 pub mod balance;
@@ -13,6 +13,8 @@ pub mod event;
 pub mod online;
 pub mod order;
 pub mod plan;
+pub mod regroup;
 pub mod tokens;
+pub mod units;
 
 pub use engine::{Engine, EngineOptions};

@@ -30,7 +30,7 @@ impl Permutation {
 
     /// The order of `samples` samples in `epoch` under `seed`.
     pub fn shuffled(samples: u32, seed: u64, epoch: u32) -> Self {
-        Permutation { samples, shuffled: Some(shuffle(samples, seed, epoch).into()) }
+        Permutation { samples, shuffled: Some(shuffled(samples, seed, epoch).into()) }
     }
 
     /// Number of samples.
@@ -53,17 +53,23 @@ impl Permutation {
     }
 }
 
-/// Fisher–Yates over ChaCha8: a value for ever fixed by (samples, seed, epoch).
-fn shuffle(samples: u32, seed: u64, epoch: u32) -> Vec<u32> {
+/// Fisher–Yates over ChaCha8: an order for ever fixed by (length, seed, epoch, purpose, number).
+pub(super) fn shuffle<T>(items: &mut [T], seed: u64, epoch: u32, purpose: &[u8; 5], number: u32) {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     key[8..12].copy_from_slice(&epoch.to_le_bytes());
-    key[12..17].copy_from_slice(b"order"); // apart from the keys of crops and flips
+    key[12..17].copy_from_slice(purpose); // apart from the keys of crops and flips
+    key[17..21].copy_from_slice(&number.to_le_bytes());
     let mut random = ChaCha8Rng::from_seed(key);
-    let mut order: Vec<u32> = (0..samples).collect();
-    for last in (1..samples).rev() {
-        order.swap(last as usize, below(&mut random, last + 1) as usize);
+    for last in (1..items.len() as u32).rev() {
+        items.swap(last as usize, below(&mut random, last + 1) as usize);
     }
+}
+
+/// An epoch's order of so many samples.
+fn shuffled(samples: u32, seed: u64, epoch: u32) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..samples).collect();
+    shuffle(&mut order, seed, epoch, b"order", 0);
     order
 }
 
@@ -117,14 +123,14 @@ mod tests {
     #[test]
     fn the_shuffle_never_changes() {
         // Computed by another implementation of ChaCha8 and of the shuffle.
-        assert_eq!(shuffle(10, 0, 0), [2, 8, 6, 9, 3, 1, 4, 5, 0, 7]);
-        assert_eq!(shuffle(10, 7, 3), [9, 2, 1, 8, 4, 0, 7, 6, 5, 3]);
+        assert_eq!(shuffled(10, 0, 0), [2, 8, 6, 9, 3, 1, 4, 5, 0, 7]);
+        assert_eq!(shuffled(10, 7, 3), [9, 2, 1, 8, 4, 0, 7, 6, 5, 3]);
     }
 
     #[test]
     fn every_sample_comes_once() {
         for n in [0, 1, 2, 3, 1000] {
-            let mut order = shuffle(n, 42, 1);
+            let mut order = shuffled(n, 42, 1);
             order.sort_unstable();
             assert!(order.into_iter().eq(0..n));
         }
@@ -143,7 +149,7 @@ mod tests {
         // Chi-squared over where sample 0 lands: 15 degrees of freedom, .999 quantile 37.7.
         let mut seen = [0u32; 16];
         for seed in 0..8000 {
-            let place = shuffle(16, seed, 0).iter().position(|&s| s == 0);
+            let place = shuffled(16, seed, 0).iter().position(|&s| s == 0);
             seen[place.unwrap_or_default()] += 1;
         }
         let chi: f64 = seen.iter().map(|&n| (f64::from(n) - 500.0).powi(2) / 500.0).sum();

@@ -4,10 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use super::metrics::{Outcome, RankStep};
-use super::workload::{Trace, Workload};
-use crate::proto::options::{Balance, OnError, Policy, Profile, RunOptions, StreamOptions};
-use crate::proto::transform::Transform;
+use super::job::Job;
+use super::metrics::{Bounds, Outcome, RankStep};
+use crate::proto::options::{Balance, Policy, RunOptions, StreamOptions};
 use crate::sched::event::{
     Decision, Event, Measured, Place, Scheduler, ServerId, StreamId, TicketId, Time, WorkerId,
 };
@@ -16,42 +15,48 @@ use crate::sched::{Engine, EngineOptions};
 /// A system to be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
-    /// PyTorch's `DataLoader` a rank, with so many workers each.
+    /// PyTorch's `DataLoader` a rank, with so many workers each: a whole batch a worker, in turn.
     Native {
         /// Workers of a rank.
         workers: u16,
     },
-    /// One first-come-first-served pool, a task a sample, as with Ray actors.
-    Pool,
+    /// One first-come-first-served pool for all ranks, as with Ray actors.
+    Pool {
+        /// Whether a task is a whole batch; else a sample.
+        batches: bool,
+    },
     /// This scheduler.
     Helix {
         /// Whether samples move between ranks to even their costs.
         balance: bool,
+        /// Steps that share their samples.
+        regroup: u32,
     },
 }
 
-/// The machine and what runs on it.
+impl System {
+    /// This scheduler as it is meant to be used, without regrouping.
+    pub const HELIX: System = System::Helix { balance: true, regroup: 1 };
+}
+
+/// The machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     /// The system.
     pub system: System,
-    /// Cores that may decode; [`System::Native`] uses no more than its workers.
-    pub cores: u16,
     /// NUMA nodes; cores and ranks are spread over them evenly.
     pub servers: u16,
     /// Batches that a rank may hold, the one in use included.
     pub depth: u32,
     /// How workers of a server slow each other: with `n` at work each takes `1 + α(n−1) + βn(n−1)` times as long.
     pub contention: Option<(f64, f64)>,
-    /// Seed of the trace and of its order.
-    pub seed: u64,
 }
 
 impl Setup {
-    /// All cores of the workload's machine, as many batches in flight as PyTorch has with twelve workers.
-    pub fn new(workload: &Workload, system: System, seed: u64) -> Self {
+    /// As many batches in flight as PyTorch has with twelve workers, or with fewer, if a rank has fewer.
+    pub fn new(system: System) -> Self {
         let depth = if let System::Native { workers } = system { 2 * u32::from(workers) + 1 } else { 25 };
-        Setup { system, cores: workload.cores, servers: 4, depth, contention: None, seed }
+        Setup { system, servers: 4, depth, contention: None }
     }
 }
 
@@ -88,8 +93,7 @@ struct Rank {
 
 struct Machine<'a> {
     setup: Setup,
-    workload: &'a Workload,
-    trace: Arc<Trace>,
+    job: &'a Job,
     engine: Engine,
     now: Time,
     clock: BinaryHeap<Reverse<(Time, u64)>>,
@@ -103,24 +107,22 @@ struct Machine<'a> {
     outcome: Outcome,
 }
 
-/// Runs a workload under a set-up for so many steps, and says what came of it.
-///
-/// # Panics
-/// When the workload is one that [`Workload::unsupported`] names.
-pub fn simulate(workload: &Workload, setup: Setup, steps: u32) -> Outcome {
-    assert!(workload.unsupported().is_none(), "{}: {:?}", workload.name, workload.unsupported());
-    // As the stream does not end within the measurement, nobody idles for want of work at its end.
-    let trace = Arc::new(workload.trace(setup.seed, steps + setup.depth));
-    let mut machine = Machine::new(workload, setup, trace);
+/// Runs a job on a machine, and says what came of it.
+pub fn simulate(job: &Job, bounds: &Bounds, setup: Setup) -> Outcome {
+    let whole = if setup.system == (System::Pool { batches: true }) { Some(job.in_batches()) } else { None };
+    let job = whole.as_ref().unwrap_or(job);
+    let mut machine = Machine::new(job, setup);
     machine.open();
-    while machine.steps.len() < steps as usize && machine.turn() {}
+    while machine.steps.len() < job.steps as usize && machine.turn() {}
     let Machine { steps, mut outcome, .. } = machine;
-    outcome.count(&steps, workload);
+    if !steps.is_empty() {
+        outcome.count(&steps, job.warmup, bounds);
+    }
     outcome
 }
 
 impl<'a> Machine<'a> {
-    fn new(workload: &'a Workload, setup: Setup, trace: Arc<Trace>) -> Self {
+    fn new(job: &'a Job, setup: Setup) -> Self {
         let rank = || Rank { batches: VecDeque::new(), asked: 0, got: None, computed: None };
         Machine {
             engine: Engine::new(EngineOptions::default()),
@@ -128,15 +130,14 @@ impl<'a> Machine<'a> {
             clock: BinaryHeap::new(),
             wakes: BTreeMap::new(),
             numbers: 0,
-            queues: vec![VecDeque::new(); setup.cores as usize],
+            queues: vec![VecDeque::new(); job.cores as usize],
             tickets: BTreeMap::new(),
             busy: vec![0; setup.servers as usize],
-            ranks: (0..workload.ranks).map(|_| rank()).collect(),
+            ranks: (0..job.options.world).map(|_| rank()).collect(),
             steps: Vec::new(),
             outcome: Outcome::default(),
             setup,
-            workload,
-            trace,
+            job,
         }
     }
 
@@ -146,28 +147,22 @@ impl<'a> Machine<'a> {
     }
 
     fn open(&mut self) {
-        let world = self.workload.ranks;
-        let (policy, workers, balance) = match self.setup.system {
-            System::Native { workers } => (Policy::Local, workers * world as u16, false),
-            System::Pool => (Policy::Pool, self.setup.cores, false),
-            System::Helix { balance } => (Policy::Helix, self.setup.cores, balance && self.workload.may_move()),
-        };
-        let options = StreamOptions {
-            world,
-            batch_size: self.workload.per_rank(),
-            seed: self.setup.seed,
-            shuffle: true,
-            drop_last: true,
-            balance: if balance { Balance::Cost } else { Balance::None },
-            // The trace appraises its samples itself; any profile but `Equal` asks for it.
-            profile: Profile::Decode,
-            on_error: OnError::Raise,
-            transform: Transform::default(),
+        let world = self.job.options.world;
+        let base = self.job.options.clone();
+        let as_dealt = StreamOptions { balance: Balance::None, regroup: 1, ..base.clone() };
+        let cores = self.job.cores;
+        let (policy, workers, options) = match self.setup.system {
+            System::Native { workers } => (Policy::Local, workers.saturating_mul(world as u16), as_dealt),
+            System::Pool { .. } => (Policy::Pool, cores, as_dealt),
+            System::Helix { balance, regroup } => {
+                let balance = if balance { base.balance } else { Balance::None };
+                (Policy::Helix, cores, StreamOptions { balance, regroup, ..base })
+            }
         };
         let run = RunOptions { policy, max_batches: self.setup.depth, ..RunOptions::default() };
-        let catalog = self.trace.clone();
+        let catalog = self.job.trace.clone();
         self.tell(Event::StreamOpened { stream: STREAM, options: Arc::new(options), run, catalog });
-        let workers = workers.min(self.setup.cores);
+        let workers = workers.min(cores);
         for worker in 0..workers {
             // A rank's own workers, numbered in turn, are on its server.
             let place = if policy == Policy::Local { worker as usize % world as usize } else { worker as usize };
@@ -239,10 +234,10 @@ impl<'a> Machine<'a> {
     fn server_of(&self, worker: WorkerId) -> usize {
         match self.setup.system {
             System::Native { .. } => {
-                let world = self.workload.ranks as usize;
+                let world = self.job.options.world as usize;
                 self.server(worker.0 as usize % world, world).into()
             }
-            _ => self.server(worker.0.into(), self.setup.cores.into()).into(),
+            _ => self.server(worker.0.into(), self.job.cores.into()).into(),
         }
     }
 
@@ -254,7 +249,7 @@ impl<'a> Machine<'a> {
         if let Some(t) = self.tickets.get_mut(&ticket) {
             t.begun = self.now;
             if server != home as usize {
-                self.outcome.cross_bytes += self.trace.samples[t.sample as usize].out_bytes();
+                self.outcome.cross_bytes += self.job.trace.samples[t.sample as usize].out_bytes;
             }
         }
         let pieces = if self.setup.contention.is_some() { PIECES } else { 1 };
@@ -264,7 +259,7 @@ impl<'a> Machine<'a> {
     /// Decodes one piece more; `left` of them are left, this one included.
     fn piece(&mut self, worker: WorkerId, ticket: TicketId, left: u32) {
         let Some(t) = self.tickets.get(&ticket) else { return };
-        let alone = self.trace.samples[t.sample as usize].decode_s;
+        let alone = self.job.trace.samples[t.sample as usize].decode_s;
         let time = match self.setup.contention {
             None => alone,
             Some((alpha, beta)) => {
@@ -280,6 +275,7 @@ impl<'a> Machine<'a> {
         self.busy[server] -= 1;
         self.queues[worker.0 as usize].pop_front();
         let Some(t) = self.tickets.remove(&ticket) else { return };
+        self.outcome.tickets += 1;
         self.outcome.decode_s += (self.now - t.begun) as f64 / 1e9;
         let wall_us = ((self.now - t.begun) / 1_000).max(1) as u32;
         // The next ticket is begun before the scheduler hears of the end, as on a live worker.
@@ -296,9 +292,9 @@ impl<'a> Machine<'a> {
     fn deliver(&mut self, rank: usize) {
         let r = &mut self.ranks[rank];
         let Some((_, 0, samples)) = r.batches.front().filter(|_| r.got.is_none()) else { return };
-        let compute: f64 = samples.iter().map(|s| self.trace.samples[*s as usize].compute_s).sum();
+        let compute: f64 = samples.iter().map(|s| self.job.trace.samples[*s as usize].compute_s).sum();
         r.got = Some(self.now);
-        self.at(self.now + ns(self.workload.step_base() + compute), Wake::Computed { rank });
+        self.at(self.now + ns(self.job.step_base + compute), Wake::Computed { rank });
     }
 
     /// The step ends when the last rank has computed.
@@ -313,7 +309,8 @@ impl<'a> Machine<'a> {
             let r = &mut self.ranks[rank];
             let (Some(got), Some(computed)) = (r.got.take(), r.computed.take()) else { return };
             let Some((step, _, samples)) = r.batches.pop_front() else { return };
-            row.push(RankStep { asked: r.asked, got, computed, end: now, samples: samples.len() as u32 });
+            let samples = samples.iter().map(|s| self.job.trace.samples[*s as usize].count).sum();
+            row.push(RankStep { asked: r.asked, got, computed, end: now, samples });
             let (wait_ns, busy_ns) = (got - r.asked, now - got);
             r.asked = now;
             let (stream, rank, iter) = (STREAM, rank as u32, ITER);

@@ -24,8 +24,13 @@ fn constant(ranks: u32, cores: u32, batch: u32, frame_ms: f64) -> Workload {
     Suite::parse(&json).expect("a good suite").workloads()[0].clone()
 }
 
+fn run(workload: &Workload, setup: Setup, seed: u64, steps: u32) -> Outcome {
+    let job = workload.job(seed, steps);
+    simulate(&job, &Bounds::new(&job), setup)
+}
+
 fn rate(workload: &Workload, system: System) -> f64 {
-    simulate(workload, Setup::new(workload, system, 1), workload.steps).throughput
+    run(workload, Setup::new(system), 1, workload.steps).throughput
 }
 
 fn near(found: f64, wanted: f64) {
@@ -37,7 +42,7 @@ fn equal_costs_come_out_as_worked_out() {
     // .3 s to decode (280 frames of 1 ms), .1 s to compute, one rank, a sample a step.
     let decode_bound = constant(1, 1, 1, 1.0);
     let fed = constant(1, 3, 1, 1.0);
-    for system in [System::Pool, System::Helix { balance: true }] {
+    for system in [System::Pool { batches: false }, System::HELIX] {
         near(rate(&decode_bound, system), 1.0 / 0.3);
         near(rate(&fed, system), 10.0);
     }
@@ -46,38 +51,44 @@ fn equal_costs_come_out_as_worked_out() {
     // Two ranks of two samples, four cores: 4 samples a step, .3 s of decoding on four cores.
     let two = constant(2, 4, 2, 1.0);
     near(rate(&two, System::Native { workers: 2 }), 4.0 / 0.3);
-    near(rate(&two, System::Helix { balance: true }), 4.0 / 0.3);
+    near(rate(&two, System::HELIX), 4.0 / 0.3);
 }
 
 #[test]
 fn neighbours_slow_each_other_by_the_law() {
     let workload = constant(1, 12, 4, 5.0);
     let (alpha, beta) = (0.02, 0.003);
-    let setup = Setup { servers: 1, contention: Some((alpha, beta)), ..Setup::new(&workload, System::Pool, 1) };
+    let setup = Setup { servers: 1, contention: Some((alpha, beta)), ..Setup::new(System::Pool { batches: false }) };
     let slow = 1.0 + alpha * 11.0 + beta * 12.0 * 11.0;
-    let run = simulate(&workload, setup, 200);
+    let run = run(&workload, setup, 1, 200);
     near(run.throughput, 12.0 / 1.42 / slow);
+}
+
+fn suite() -> Suite {
+    Suite::parse(include_str!("../../benches/workloads.json")).expect("a good suite")
+}
+
+fn named(name: &str) -> Workload {
+    suite().workloads().iter().find(|w| w.name == name).expect("it is in the suite").clone()
 }
 
 #[test]
 fn the_same_seed_gives_the_same_run_and_another_another() {
-    let suite = Suite::parse(include_str!("../../benches/workloads.json")).expect("a good suite");
-    let workload = &suite.workloads()[0];
-    let run = |seed| simulate(workload, Setup::new(workload, System::Helix { balance: true }, seed), 30);
+    let workload = named("slowfast-r50");
+    let run = |seed| run(&workload, Setup::new(System::HELIX), seed, 30);
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
 }
 
 #[test]
 fn helix_is_not_behind_on_uneven_clips_and_nobody_beats_the_bound() {
-    let suite = Suite::parse(include_str!("../../benches/workloads.json")).expect("a good suite");
-    for name in ["slowfast-r50", "internvl-8b"] {
-        let workload = suite.workloads().iter().find(|w| w.name == name).expect("it is in the suite");
-        let setup = |system| Setup::new(workload, system, 3);
-        let [native, pool, helix] = [System::Native { workers: 12 }, System::Pool, System::Helix { balance: true }]
-            .map(|system| simulate(workload, setup(system), workload.steps).throughput);
-        let trace = workload.trace(3, workload.steps + 25);
-        let bounds = Bounds::new(workload, &trace, 3, workload.steps);
+    for name in ["slowfast-r50", "internvl-8b", "open-sora-2"] {
+        let workload = named(name);
+        let job = workload.job(3, 60);
+        let bounds = Bounds::new(&job);
+        let rate = |system| simulate(&job, &bounds, Setup::new(system)).throughput;
+        let [native, pool, helix] =
+            [System::Native { workers: 12 }, System::Pool { batches: false }, System::HELIX].map(rate);
         assert!(helix >= native && helix >= 0.98 * pool, "{name}: {helix}, native {native}, pool {pool}");
         // What was prefetched in the warm-up lifts a run a little above its bound.
         assert!(helix <= 1.25 * bounds.perfect && bounds.movable <= bounds.perfect * 1.0001);
@@ -86,9 +97,32 @@ fn helix_is_not_behind_on_uneven_clips_and_nobody_beats_the_bound() {
 }
 
 #[test]
-fn what_cannot_be_said_is_refused_with_a_reason() {
-    let suite = Suite::parse(include_str!("../../benches/workloads.json")).expect("a good suite");
-    let unsupported: Vec<_> = suite.workloads().iter().filter(|w| w.unsupported().is_some()).collect();
-    assert_eq!(unsupported.len(), 1);
+fn regrouping_helps_where_nothing_else_can() {
+    let workload = named("wan2.1-1.3b");
+    let job = workload.job(1, 60);
+    let bounds = Bounds::new(&job);
+    let rate = |regroup| simulate(&job, &bounds, Setup::new(System::Helix { balance: true, regroup })).throughput;
+    let (plain, grouped) = (rate(1), rate(8));
+    assert!(grouped > 1.3 * plain && grouped <= 1.05 * bounds.perfect, "{grouped}, without {plain}, {bounds:?}");
+}
+
+#[test]
+fn batches_of_one_shape_come_whole() {
+    let job = named("open-sora-2").job(2, 20);
+    let sizes: Vec<u32> = {
+        let units = job.units();
+        let count = u64::from(units.steps(&job.options)) * 8;
+        (0..count).map(|n| units.unit(n).count() as u32).collect()
+    };
+    assert!(sizes.iter().all(|n| [3, 12].contains(n)) && sizes.contains(&3) && sizes.contains(&12));
+    assert!(sizes.len() as u32 >= 8 * (20 + job::EXTRA_STEPS));
+    // As tasks of a pool they stand for as many samples.
+    let whole = job.in_batches();
+    let counts: Vec<u32> = whole.trace.samples.iter().map(|s| s.count).collect();
+    assert_eq!(counts, sizes[..counts.len()]);
+}
+
+#[test]
+fn a_file_without_workloads_is_refused() {
     assert!(Suite::parse("{}").is_err());
 }

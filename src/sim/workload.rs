@@ -1,14 +1,18 @@
 //! Workloads: distributions of clips, what a model takes of a clip, and what a step of it costs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Deserialize;
 
+use super::job::{EXTRA_STEPS, Job, Moves, Sample, Trace};
 use super::random::Draws;
-use crate::proto::options::StreamOptions;
-use crate::proto::transform::{Codec, Facts};
+use crate::proto::options::{Balance, OnError, Profile, StreamOptions};
+use crate::proto::transform::{Codec, Facts, Transform};
 use crate::sched::cost::Work;
-use crate::sched::event::Catalog;
+
+/// Where ranks may get any number of samples, one gets at most so many times the mean.
+const FREE: u32 = 4;
 
 /// A file of workloads.
 #[derive(Debug, Clone, Deserialize)]
@@ -92,6 +96,10 @@ struct Compute {
     b: f64,
 }
 
+fn yes() -> bool {
+    true
+}
+
 /// A workload.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Workload {
@@ -107,6 +115,8 @@ pub struct Workload {
     batch: u32,
     accum: u32,
     r#move: String,
+    #[serde(default = "yes")]
+    equal_counts: bool,
     buckets: Option<BTreeMap<String, u32>>,
     tokens: Tokens,
     compute: Compute,
@@ -145,41 +155,7 @@ impl Suite {
     }
 }
 
-/// A clip as a workload uses it.
-#[derive(Debug, Clone, Copy)]
-pub struct Sample {
-    facts: Facts,
-    work: Work,
-    out_bytes: u64,
-    /// Seconds of one core to decode it; hidden from the scheduler.
-    pub decode_s: f64,
-    /// Seconds of an accelerator to compute on it.
-    pub compute_s: f64,
-}
-
 impl Workload {
-    /// Samples of a rank in a step.
-    pub fn per_rank(&self) -> u32 {
-        self.batch * self.accum
-    }
-
-    /// Seconds of a step on top of its samples'.
-    pub fn step_base(&self) -> f64 {
-        self.compute.step_base
-    }
-
-    /// Whether samples may go to another rank than the sampler's: single ones, or whole micro-batches of one.
-    pub fn may_move(&self) -> bool {
-        self.r#move == "sample" || (self.r#move == "microbatch" && self.batch == 1)
-    }
-
-    /// Why it cannot be simulated, if so.
-    pub fn unsupported(&self) -> Option<&'static str> {
-        self.buckets
-            .as_ref()
-            .map(|_| "its batches are of one bucket each, which the order of a stream cannot say yet")
-    }
-
     fn cost(&self, name: &str) -> f64 {
         self.decode.get(name).copied().unwrap_or(0.0)
     }
@@ -187,8 +163,7 @@ impl Workload {
     /// The `i`-th clip of the workload's endless trace.
     pub fn draw(&self, seed: u64, i: u64) -> Sample {
         let mut draws = Draws::new(&self.name, seed, i);
-        let facts_and_gop = self.clip(&mut draws);
-        let (facts, gop) = facts_and_gop;
+        let (facts, gop) = self.clip(&mut draws);
         let (kept, decoded, all) = self.sample(&mut draws, &facts, gop);
         let mp = f64::from(facts.width) * f64::from(facts.height) / 1e6;
         let to_rgb = if all { facts.frames } else { kept };
@@ -209,7 +184,8 @@ impl Workload {
             output: out_bytes as f64 / 3e6,
         };
         let decode_s = ms / 1e3 / self.cost("core_speed").max(1e-3);
-        Sample { facts, work, out_bytes, decode_s, compute_s: fixed + a * tokens + b * tokens * tokens }
+        let compute_s = fixed + a * tokens + b * tokens * tokens;
+        Sample { facts, work, out_bytes, shape: self.shape_of(kept), count: 1, decode_s, compute_s }
     }
 
     /// A clip, and the distance of its key frames.
@@ -284,10 +260,48 @@ impl Workload {
         }
     }
 
-    /// The samples of `steps` steps.
-    pub fn trace(&self, seed: u64, steps: u32) -> Trace {
-        let count = u64::from(steps) * u64::from(self.ranks * self.per_rank());
-        Trace { samples: (0..count).map(|i| self.draw(seed, i)).collect() }
+    /// The shape of a sample of so many frames, where batches are of one.
+    fn shape_of(&self, kept: u32) -> Option<usize> {
+        self.buckets.as_ref()?.keys().position(|frames| frames.parse() == Ok(kept))
+    }
+
+    /// The samples of a run of so many steps, and more, so that nobody runs dry within it.
+    fn trace(&self, seed: u64, steps: u32) -> Trace {
+        let shapes: Vec<u32> = self.buckets.iter().flat_map(BTreeMap::values).copied().collect();
+        let count = u64::from(steps + EXTRA_STEPS) * u64::from(self.ranks * self.batch * self.accum);
+        Trace { samples: (0..count).map(|i| self.draw(seed, i)).collect(), shapes }
+    }
+
+    /// The workload as a job of so many steps. Who knows the model knows what a sample will cost it, so that the
+    /// scheduler is told the compute; how long decoding takes it is not.
+    pub fn job(&self, seed: u64, steps: u32) -> Job {
+        let batch_size = self.batch * self.accum;
+        let balance = if self.equal_counts { Balance::Cost } else { Balance::Free { most: FREE * batch_size } };
+        let moves = if self.r#move == "none" { Moves::Nothing } else { Moves::MicroBatches };
+        let options = StreamOptions {
+            world: self.ranks,
+            batch_size,
+            seed,
+            shuffle: true,
+            drop_last: true,
+            balance: if moves == Moves::Nothing { Balance::None } else { balance },
+            // The trace appraises its samples itself; any profile but `Equal` asks for it.
+            profile: Profile::Decode,
+            on_error: OnError::Raise,
+            transform: Transform::default(),
+            micro_batch: if self.r#move == "microbatch" { self.batch } else { 1 },
+            regroup: 1,
+        };
+        Job {
+            trace: Arc::new(self.trace(seed, steps)),
+            options,
+            moves,
+            batch: self.batch,
+            step_base: self.compute.step_base,
+            steps,
+            warmup: self.warmup.min(steps / 2),
+            cores: self.cores,
+        }
     }
 }
 
@@ -300,34 +314,4 @@ fn frames_to_decode(at: impl Iterator<Item = u32>, gop: u32) -> u32 {
         next = p + 1;
     }
     total
-}
-
-/// Samples, as a catalog. A sample's cost is the compute predicted for it.
-#[derive(Debug)]
-pub struct Trace {
-    /// The samples.
-    pub samples: Vec<Sample>,
-}
-
-impl Catalog for Trace {
-    fn len(&self) -> u64 {
-        self.samples.len() as u64
-    }
-    fn row(&self, i: u64) -> u64 {
-        i
-    }
-    fn facts(&self, i: u64) -> Facts {
-        self.samples[i as usize].facts
-    }
-    fn appraise(&self, i: u64, _options: &StreamOptions) -> (Work, f64) {
-        let sample = &self.samples[i as usize];
-        (sample.work, sample.compute_s)
-    }
-}
-
-impl Sample {
-    /// Bytes of the prepared sample.
-    pub fn out_bytes(&self) -> u64 {
-        self.out_bytes
-    }
 }

@@ -87,7 +87,7 @@ fn a_killed_rank_ends_the_others_with_an_error_that_names_it() {
     let mut ranks: Vec<_> = specs.iter().map(Rank::start).collect();
     for rank in &mut ranks {
         rank.step();
-        while !matches!(rank.hear(), Some(Said::Batch(..))) {}
+        rank.hear_batch();
     }
     kill(ranks[1].child.id() as i32);
     let reason = loop {
@@ -144,7 +144,7 @@ fn an_interrupted_run_leaves_nothing_behind() {
     let mut ranks: Vec<_> = specs.iter().map(|spec| Rank::start_as(rank_command(spec).process_group(0))).collect();
     for rank in &mut ranks {
         rank.step();
-        while !matches!(rank.hear(), Some(Said::Batch(..))) {}
+        rank.hear_batch();
     }
     let daemon = status(&socket).unwrap()["pid"].as_i64().unwrap() as i32;
     let pids = workers(&socket);

@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
 use helix_shm::corpus::{ClipSpec, Damage, Encoder, clip};
+use helix_shm::manifest::Manifest;
 use helix_shm::proto::options::Policy;
 
 pub use crate::common::{Daemon, alive, folder, index, kill, status, wait_for, workers};
@@ -22,14 +23,15 @@ pub struct Data {
 pub fn data() -> &'static Data {
     static DATA: OnceLock<Data> = OnceLock::new();
     DATA.get_or_init(|| {
-        let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("e2e-clips-v1");
+        let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("e2e-clips-v2");
         // Tests run as processes of their own: one makes the clips, the others wait for it.
         let parent = root.parent().unwrap();
         std::fs::create_dir_all(parent).unwrap();
         let lock = std::fs::File::create(parent.join("e2e-clips.lock")).unwrap();
         lock.lock().unwrap();
         let data = Data { good: root.join("good.arrow"), mixed: root.join("mixed.arrow") };
-        if !data.mixed.exists() {
+        // Made by another version of the manifest: made again.
+        if !data.mixed.exists() || Manifest::open(&data.mixed).is_err() {
             make(&root, &data);
         }
         data
@@ -135,6 +137,17 @@ impl Rank {
         if let Some(stdin) = &mut self.stdin {
             // A rank that has died is what some tests are about.
             let _ = stdin.write_all(b"\n");
+        }
+    }
+
+    /// Waits for the next batch.
+    pub fn hear_batch(&mut self) -> Vec<String> {
+        loop {
+            match self.hear() {
+                Some(Said::Up) => {}
+                Some(Said::Batch(_, _, samples)) => return samples,
+                other => panic!("{other:?} where a batch was expected"),
+            }
         }
     }
 

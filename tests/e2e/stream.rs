@@ -128,7 +128,7 @@ fn the_daemon_maps_no_slab() {
     paced.paced = true;
     let mut rank = harness::Rank::start(&paced);
     rank.step();
-    while !matches!(rank.hear(), Some(harness::Said::Batch(..))) {}
+    rank.hear_batch();
     let maps = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     assert!(maps(rank.child.id()).contains("slab"), "the rank maps its slab under a name that this test knows");
     let daemons = maps(daemon.child.id());

@@ -1,7 +1,9 @@
 //! `helix`: the tool. One module a subcommand; the work is in the library.
 
+mod bench;
 mod demo;
 mod index;
+mod plan;
 mod results;
 
 use std::io::IsTerminal;
@@ -19,6 +21,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Compare systems on the eleven workloads, in virtual time
+    Bench(bench::Args),
     /// Feed ranks from real video under several policies, side by side
     Demo(Box<demo::DemoArgs>),
     /// One rank of `helix demo`
@@ -26,6 +30,8 @@ enum Command {
     DemoRank,
     /// Look into media files and write a manifest of them
     Index(index::Args),
+    /// What a manifest would need: throughput, waits and cores, by simulation
+    Plan(Box<plan::Args>),
     /// Print the rows that benchmarks and demo left, those that do not hold first
     Results(results::Args),
 }
@@ -37,9 +43,11 @@ fn main() -> ExitCode {
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time();
     lines.with_ansi(std::io::stderr().is_terminal()).init();
     match cli.command {
+        Command::Bench(args) => bench::main(&args),
         Command::Demo(args) => demo::main(&args),
         Command::DemoRank => demo::rank::main(),
         Command::Index(args) => index::run(&args),
+        Command::Plan(args) => plan::main(&args),
         Command::Results(args) => results::run(&args),
     }
 }

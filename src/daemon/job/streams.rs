@@ -520,7 +520,7 @@ impl Job {
 /// Bytes of the largest batch that the stream can have.
 fn largest_batch(manifest: &Manifest, options: &StreamOptions) -> u64 {
     let transform = &options.transform;
-    let n = options.batch_size as usize;
+    let n = options.largest_batch() as usize;
     let mut sizes: Vec<u64> = if transform.is_uniform() {
         vec![transform.max_bytes(&Default::default()); n]
     } else {

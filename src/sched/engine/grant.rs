@@ -37,7 +37,7 @@ impl Engine {
         self.unanswered += 1;
         let plan = s.plan(epoch, step);
         let places = plan.ranks[rank as usize].iter().map(|p: &Planned| p.place).collect();
-        let global = s.options.global_batch() as u32;
+        let global = plan.samples;
         out.push(Decision::Grant { stream, rank, iter, epoch, step, places, global, mean_cost: plan.mean_cost });
     }
 

@@ -51,6 +51,8 @@ pub(super) fn options(world: u32, batch_size: u32) -> StreamOptions {
         profile: Profile::Decode,
         on_error: OnError::Raise,
         transform: Transform::default(),
+        micro_batch: 1,
+        regroup: 1,
     }
 }
 

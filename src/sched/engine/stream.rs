@@ -8,7 +8,8 @@ use super::rank::{Batch, Rank, Site, State};
 use crate::proto::options::{Policy, RunOptions, StreamOptions};
 use crate::sched::event::{Catalog, ServerId, WorkerId};
 use crate::sched::order::{self, Order};
-use crate::sched::plan::StepPlan;
+use crate::sched::plan::{StepPlan, window_of};
+use crate::sched::units::Units;
 
 /// Samples whose plans are kept for the ranks that have not asked for them yet, over all steps: some 7 MB.
 const KEPT_SAMPLES: u64 = 65_536;
@@ -31,6 +32,8 @@ pub(super) struct Stream {
     pub run: RunOptions,
     catalog: Arc<dyn Catalog>,
     order: Order,
+    /// The micro-batches of the epoch that was planned last.
+    units: Option<(u32, Units)>,
     /// Steps in an epoch.
     pub steps: u32,
     /// Plans by (epoch, step), the oldest first.
@@ -52,9 +55,19 @@ impl Stream {
         if samples > order::MAX_SAMPLES {
             tracing::warn!(samples, used = order::MAX_SAMPLES, "the manifest is longer than an epoch can be");
         }
+        let mut order = Order::new(samples, options.seed, options.shuffle);
+        let mut steps = options.steps(samples.min(order::MAX_SAMPLES));
+        let mut units = None;
+        if !catalog.shapes().is_empty() {
+            // How many micro-batches the shapes fill is the same in every epoch.
+            let first = Units::new(&options, &*catalog, order.epoch(0), 0);
+            steps = first.steps(&options);
+            units = Some((0, first));
+        }
         Stream {
-            order: Order::new(samples, options.seed, options.shuffle),
-            steps: options.steps(samples.min(order::MAX_SAMPLES)),
+            order,
+            units,
+            steps,
             ranks: (0..options.world).map(|_| Rank::default()).collect(),
             plans: VecDeque::new(),
             timeline: BTreeMap::new(),
@@ -72,14 +85,28 @@ impl Stream {
         if let Some((_, _, plan)) = self.plans.iter().find(|(e, s, _)| (*e, *s) == (epoch, step)) {
             return plan.clone();
         }
-        let order = self.order.epoch(epoch);
-        let plan = Arc::new(StepPlan::new(&self.options, &*self.catalog, &order, step));
+        let units = self.units(epoch);
+        let window = window_of(&self.options, self.steps, step);
+        let plans = StepPlan::window(&self.options, &*self.catalog, &units, epoch, window.clone());
         let room = (KEPT_SAMPLES / self.options.global_batch().max(1)).clamp(4, 256) as usize;
-        if self.plans.len() >= room {
-            self.plans.pop_front();
+        let room = room.max(2 * plans.len());
+        let plans: Vec<Arc<StepPlan>> = plans.into_iter().map(Arc::new).collect();
+        let wanted = plans[(step - window.start) as usize].clone();
+        // What lies behind has been taken already.
+        let ahead = window.zip(plans).filter(|(s, _)| *s >= step);
+        self.plans.extend(ahead.map(|(s, plan)| (epoch, s, plan)));
+        let surplus = self.plans.len().saturating_sub(room);
+        self.plans.drain(..surplus);
+        wanted
+    }
+
+    fn units(&mut self, epoch: u32) -> Units {
+        if let Some((_, units)) = self.units.as_ref().filter(|(e, _)| *e == epoch) {
+            return units.clone();
         }
-        self.plans.push_back((epoch, step, plan.clone()));
-        plan
+        let units = Units::new(&self.options, &*self.catalog, self.order.epoch(epoch), epoch);
+        self.units = Some((epoch, units.clone()));
+        units
     }
 
     /// A rank takes its part of a plan; when all have, the plan goes. Answers when the step is wanted on the

@@ -163,8 +163,9 @@ fn epoch(options: StreamOptions, policy: Policy, workers: u16, seed: u64, slab: 
 
 #[test]
 fn the_stream_does_not_depend_on_workers_times_crashes_or_policy() {
-    for balance in [Balance::None, Balance::Cost] {
-        let options = StreamOptions { balance, ..options(4, 3) };
+    let modes = [(Balance::None, 1), (Balance::Cost, 1), (Balance::Free { most: 6 }, 1), (Balance::Cost, 3)];
+    for (balance, regroup) in modes {
+        let options = StreamOptions { balance, regroup, ..options(4, 3) };
         let first = epoch(options.clone(), Policy::Helix, 1, 1, 2, 0);
         assert_eq!(first.len(), 9 * 4);
         for (seed, policy) in (2..).zip(POLICIES) {

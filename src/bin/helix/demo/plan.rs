@@ -103,6 +103,8 @@ impl Plan {
             profile: Profile::Tokens { model: MODEL, quadratic: 0.0 },
             on_error: OnError::Skip,
             transform: transform(),
+            micro_batch: 1,
+            regroup: 1,
         }
     }
 

@@ -1,0 +1,9 @@
+#!/bin/sh
+# The ring beside its peers, in a crate of its own so that they are no dependencies of ours; writes
+# target/results/ring.json. Arguments go to the comparison, e.g. `--seconds 30`.
+set -eu
+cd "$(dirname "$0")/.."
+target=${CARGO_TARGET_DIR:-target}
+cargo build --quiet --release --locked --manifest-path performance-comparison/Cargo.toml \
+    --target-dir "$target/performance-comparison"
+exec "$target/performance-comparison/release/performance-comparison" "$@"

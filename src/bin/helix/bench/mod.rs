@@ -1,0 +1,189 @@
+//! `helix bench`: the eleven workloads under each system, in virtual time, beside the bounds that no loader can beat.
+//!
+//! [`run`] simulates, [`figures`] averages over seeds, [`table`] prints, [`rows`] holds the figures against their
+//! targets, [`plot`] draws, [`speed`] measures the scheduler itself.
+
+mod figures;
+mod plot;
+mod rows;
+mod run;
+mod speed;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use helix_shm::results;
+use helix_shm::sim::{Suite, System, Workload};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// The workloads that come with the tool.
+const SUITE: &str = include_str!("../../../../benches/workloads.json");
+
+/// Exit code: 0 done, targets missed or not (`helix results` says which); 2 it could not be done.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Workloads by name, or `all`
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
+    workload: Vec<String>,
+    /// Systems to compare [default: all]
+    #[arg(long, value_delimiter = ',')]
+    system: Vec<Name>,
+    /// Seeds of samples and order; figures are means over them
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
+    /// Runs so many times as long: what was prefetched in the warm-up then counts for less
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    longer: u32,
+    /// Threads that simulate [default: one for each core]
+    #[arg(short, long, value_name = "N")]
+    jobs: Option<usize>,
+    /// A file of workloads of your own
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Leave out the measurement of the scheduler's own speed, which wants a quiet machine
+    #[arg(long)]
+    no_speed: bool,
+    /// Where the rows go
+    #[arg(long, value_name = "FILE", default_value = "target/results/paper.json")]
+    results: PathBuf,
+    /// Where the plot goes
+    #[arg(long, value_name = "FILE", default_value = "target/results/paper.svg")]
+    plot: PathBuf,
+}
+
+/// A system by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Name {
+    /// PyTorch's DataLoader a rank, 2 workers each.
+    #[value(name = "native-2")]
+    Native2,
+    /// The same with 4 workers each.
+    #[value(name = "native-4")]
+    Native4,
+    /// The same with 12 workers each: all cores.
+    #[value(name = "native-12")]
+    Native12,
+    /// A first-come-first-served pool, a task a batch.
+    PoolBatch,
+    /// A first-come-first-served pool, a task a sample.
+    PoolSample,
+    /// This scheduler, samples to the ranks as the sampler dealt them.
+    HelixDealt,
+    /// This scheduler.
+    Helix,
+    /// This scheduler, eight steps sharing their samples.
+    #[value(name = "helix-regroup8")]
+    HelixRegroup8,
+}
+
+impl Name {
+    const fn system(self) -> System {
+        match self {
+            Name::Native2 => System::Native { workers: 2 },
+            Name::Native4 => System::Native { workers: 4 },
+            Name::Native12 => System::Native { workers: 12 },
+            Name::PoolBatch => System::Pool { batches: true },
+            Name::PoolSample => System::Pool { batches: false },
+            Name::HelixDealt => System::Helix { balance: false, regroup: 1 },
+            Name::Helix => System::HELIX,
+            Name::HelixRegroup8 => System::Helix { balance: true, regroup: 8 },
+        }
+    }
+
+    /// Whether it is somebody else's.
+    const fn other(self) -> bool {
+        !matches!(self, Name::HelixDealt | Name::Helix | Name::HelixRegroup8)
+    }
+
+    fn text(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned())
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{}: {error}", path.display())]
+    File { path: PathBuf, error: std::io::Error },
+    #[error(transparent)]
+    Suite(#[from] helix_shm::sim::BadSuite),
+    #[error("there is no workload `{name}`; there are {known}")]
+    Workload { name: String, known: String },
+}
+
+pub(crate) fn main(args: &Args) -> ExitCode {
+    match bench(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("helix bench: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn bench(args: &Args) -> Result<(), Failure> {
+    let text = match &args.file {
+        Some(path) => std::fs::read_to_string(path).map_err(|error| Failure::File { path: path.clone(), error })?,
+        None => SUITE.to_owned(),
+    };
+    let suite = Suite::parse(&text)?;
+    let workloads = chosen(&suite, &args.workload)?;
+    let mut systems = if args.system.is_empty() { Name::value_variants().to_vec() } else { args.system.clone() };
+    systems.sort_unstable();
+    systems.dedup();
+    println!("workloads {:032x} (xxh3), {} seeds, in virtual time", xxh3_128(text.as_bytes()), args.seeds);
+    let jobs = args.jobs.or_else(|| std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
+    let runs = run::all(&workloads, &systems, (args.seeds, args.longer), jobs);
+    let figures = figures::average(&workloads, &systems, &runs);
+    print!("{}", table::of(&figures, &systems));
+    let command = command(args);
+    let mut found = rows::of(&figures, &command);
+    if !args.no_speed && workloads.len() == suite.workloads().len() {
+        found.extend(speed::rows(workloads[0], &command));
+    }
+    for row in found.iter().filter(|r| !r.target.is_empty()) {
+        let mark = if row.holds { "holds" } else { "MISSED" };
+        println!("{mark:7} {:34} {:>9.4} {:4} {}", row.name, row.value, row.unit, row.target);
+    }
+    let written = |path: &PathBuf, error| Failure::File { path: path.clone(), error };
+    results::write(&args.results, &found).map_err(|e| written(&args.results, e))?;
+    if let Some(dir) = args.plot.parent() {
+        std::fs::create_dir_all(dir).map_err(|e| written(&args.plot, e))?;
+    }
+    std::fs::write(&args.plot, plot::of(&figures, &systems)).map_err(|e| written(&args.plot, e))?;
+    println!("{} rows in {}, plot in {}", found.len(), args.results.display(), args.plot.display());
+    Ok(())
+}
+
+fn chosen<'a>(suite: &'a Suite, names: &[String]) -> Result<Vec<&'a Workload>, Failure> {
+    let all = suite.workloads();
+    if names.iter().any(|n| n == "all") {
+        return Ok(all.iter().collect());
+    }
+    let find = |name: &String| {
+        let known = || all.iter().map(|w| w.name.as_str()).collect::<Vec<_>>().join(", ");
+        let found = all.iter().find(|w| w.name == *name);
+        found.ok_or_else(|| Failure::Workload { name: name.clone(), known: known() })
+    };
+    names.iter().map(find).collect()
+}
+
+/// What was asked, as far as it decides the figures.
+fn command(args: &Args) -> String {
+    let systems: Vec<String> = args.system.iter().map(|s| s.text()).collect();
+    let mut text = format!("helix bench --workload {} --seeds {}", args.workload.join(","), args.seeds);
+    if !systems.is_empty() {
+        text += &format!(" --system {}", systems.join(","));
+    }
+    if args.longer > 1 {
+        text += &format!(" --longer {}", args.longer);
+    }
+    if let Some(file) = &args.file {
+        text += &format!(" --file {}", file.display());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;
