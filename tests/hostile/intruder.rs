@@ -75,6 +75,8 @@ pub fn honest_join(manifest: &Manifest) -> Join {
                 resize: Resize::Exact { width: 48, height: 48 },
                 ..Transform::default()
             },
+            micro_batch: 1,
+            regroup: 1,
         },
         run: RunOptions { workers: 2, pin: false, ..RunOptions::default() },
         held: Vec::new(),
