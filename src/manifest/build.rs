@@ -113,7 +113,7 @@ pub enum BuildError {
 /// What became of an item.
 enum Outcome {
     Good {
-        record: Record,
+        record: Box<Record>,
         /// Whether it is taken over from a former manifest.
         reused: bool,
     },
@@ -300,10 +300,10 @@ fn one(item: &Item, former: &Former) -> Outcome {
         },
     };
     if let Some(record) = former.find(now) {
-        return Outcome::Good { record: Record { text, ..record }, reused: true };
+        return Outcome::Good { record: Box::new(Record { text, ..record }), reused: true };
     }
     match probe::probe_part(path, offset, len) {
-        Ok(record) => Outcome::Good { record: Record { text, ..record }, reused: false },
+        Ok(record) => Outcome::Good { record: Box::new(Record { text, ..record }), reused: false },
         Err(ProbeError::NoVideo(_)) if item.may_lack_video() => Outcome::NoVideo,
         Err(e) => bad(e.to_string()),
     }
