@@ -26,7 +26,7 @@ pub struct Data {
 pub fn data() -> &'static Data {
     static DATA: OnceLock<Data> = OnceLock::new();
     DATA.get_or_init(|| {
-        let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("e2e-clips-v1");
+        let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("e2e-clips-v2");
         // Tests run as processes of their own: one makes the clips, the others wait for it.
         let parent = root.parent().unwrap();
         std::fs::create_dir_all(parent).unwrap();

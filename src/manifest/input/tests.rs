@@ -127,6 +127,8 @@ fn links_and_sparse_files_say_why_they_are_no_samples() {
     }
     builder.append_pax_extensions([("GNU.sparse.major", &b"1"[..]), ("GNU.sparse.minor", b"0")]).unwrap();
     add(&mut builder, "pax.mp4", b"map and data");
+    builder.append_pax_extensions([("GNU.sparse.major", &b"1"[..]), ("GNU.sparse.name", b"true.mp4")]).unwrap();
+    add(&mut builder, "GNUSparseFile.7/x.mp4", b"map and data");
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::GNUSparse);
     header.set_path("gnu.mp4").unwrap();
@@ -142,11 +144,12 @@ fn links_and_sparse_files_say_why_they_are_no_samples() {
         "member s.mp4 is a link to else/where.mp4",
         "member h.mp4 is a link to else/where.mp4",
         "member pax.mp4 is stored as a sparse file",
+        "member true.mp4 is stored as a sparse file",
         "member gnu.mp4 is stored as a sparse file",
     ]) {
         assert!(fault.starts_with(words), "{fault}");
     }
-    assert_eq!((faults.len(), read.good().len()), (4, 1));
+    assert_eq!((faults.len(), read.good().len()), (5, 1));
 }
 
 /// Wherever a tar is cut, the members before stay and something is said.
