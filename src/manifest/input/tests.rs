@@ -188,6 +188,34 @@ fn what_is_no_tar_says_what_it_is() {
     assert!(read.faults()[0].contains("is damaged behind byte 513"), "{:?}", read.faults());
 }
 
+/// Sizes that eight octal digits cannot hold, as GNU writes them and as pax does; what comes behind is found.
+#[test]
+fn members_may_be_larger_than_8_gib() {
+    const BIG: u64 = 9 << 30;
+    let folder = tempfile::tempdir().unwrap();
+    for pax in [false, true] {
+        let path = folder.path().join(format!("{pax}.tar"));
+        let mut builder = tar::Builder::new(Vec::new());
+        if pax {
+            builder.append_pax_extensions([("size", BIG.to_string().as_bytes())]).unwrap();
+        }
+        let mut header = tar::Header::new_gnu();
+        header.set_path("big.mp4").unwrap();
+        header.set_size(if pax { 0 } else { BIG });
+        header.set_cksum();
+        // Without the end marker that finishing adds.
+        let mut head = builder.get_ref().clone();
+        head.extend_from_slice(header.as_bytes());
+        std::fs::write(&path, &head).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &tar(&[("b.mp4", b"b")]), head.len() as u64 + BIG).unwrap();
+        let found = gather(&[path], None, &AtomicBool::new(false)).unwrap();
+        let places: Vec<_> = found.items.iter().map(Item::range).collect();
+        let at = head.len() as u64;
+        assert_eq!(places, [(at, Some(BIG)), (at + BIG + 512, Some(1))], "{:?}", found.items);
+    }
+}
+
 /// A name of many GB, as a hostile header claims it, is not read.
 #[test]
 fn names_are_bounded() {

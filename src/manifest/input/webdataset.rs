@@ -192,7 +192,7 @@ fn list(file: &File, stop: &AtomicBool, members: &mut Vec<Member>) -> Result<Opt
         }
         left.set(HEADER_BYTES);
         let mut entry = entry.map_err(|e| damage(file, end, &e))?;
-        let (offset, len) = (entry.raw_file_position(), entry.header().entry_size().unwrap_or(0).max(entry.size()));
+        let (offset, len) = (entry.raw_file_position(), entry.size());
         let mut name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         let kind = entry.header().entry_type();
         let fault = match kind {
