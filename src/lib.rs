@@ -39,6 +39,8 @@
 pub mod client;
 #[cfg(feature = "decode")]
 pub mod corpus;
+#[doc(hidden)]
+pub mod crash;
 #[cfg(feature = "decode")]
 pub mod daemon;
 #[cfg(feature = "decode")]
@@ -51,5 +53,11 @@ pub mod proto;
 pub mod results;
 pub mod ring;
 pub mod sched;
+pub mod sim;
 
 pub use client::{Batch, ConnectError, Loader, LoaderError, Options, State};
+
+/// The README's trainer compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

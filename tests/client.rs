@@ -267,7 +267,8 @@ fn a_daemon_that_cannot_be_understood_is_not_joined() {
         answer(fake.accept());
         connecting.join().unwrap().unwrap_err()
     };
-    let refused = refuse(|j| j.guest.send(&ToRank::Failed { reason: "slab too small".into(), rank: None }, &[]));
+    let refused =
+        refuse(|j| j.guest.send(&ToRank::Failed { reason: "slab too small".into(), rank: None, sample: None }, &[]));
     assert!(matches!(&refused, ConnectError::Refused { rank: 1, reason } if reason == "slab too small"));
     type Answer = fn(support::Joined);
     let cases: [(&str, Answer); 8] = [
@@ -306,18 +307,18 @@ fn the_daemons_reasons_reach_the_user() {
     let (mut loader, peer) = fake.pair();
     loader.start(0, 0).unwrap();
     peer.guest.send(&ToRank::BadSample(bad.clone()), &[]);
-    peer.guest.send(&ToRank::Failed { reason: "a bad sample".into(), rank: None }, &[]);
+    peer.guest.send(&ToRank::Failed { reason: "a bad sample".into(), rank: None, sample: Some(17) }, &[]);
     let text = error(&mut loader).to_string();
     for part in ["17", "/clips/17.mp4", "step 3", "demux", "no moov", "on_error"] {
         assert!(text.contains(part), "{text} lacks {part}");
     }
     let (mut loader, peer) = fake.pair();
     loader.start(0, 0).unwrap();
-    peer.guest.send(&ToRank::Failed { reason: "its process died".into(), rank: Some(0) }, &[]);
+    peer.guest.send(&ToRank::Failed { reason: "its process died".into(), rank: Some(0), sample: None }, &[]);
     assert_eq!(error(&mut loader), LoaderError::RankDied { rank: 0, reason: "its process died".into() });
     // The one that is to blame itself.
     let (mut loader, peer) = fake.pair();
-    peer.guest.send(&ToRank::Failed { reason: "bad release".into(), rank: Some(1) }, &[]);
+    peer.guest.send(&ToRank::Failed { reason: "bad release".into(), rank: Some(1), sample: None }, &[]);
     assert_eq!(error(&mut loader), LoaderError::Failed { reason: "bad release".into() });
 }
 

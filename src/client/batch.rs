@@ -1,6 +1,6 @@
 //! A batch: a lease on a block of the slab, and what is in it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::ledger::{Grant, Lease};
 use super::store::Store;
@@ -75,7 +75,7 @@ pub struct TensorMut<'a> {
 }
 
 /// One delivered sample.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Piece {
     offset: u64,
     bytes: u64,
@@ -98,12 +98,17 @@ pub struct Batch {
     home_ranks: Vec<u32>,
     tokens: Vec<f64>,
     weights: Vec<f64>,
+    /// The samples where the workers wrote them.
     pieces: Vec<Piece>,
+    /// The samples where they are for good. Whoever first looks at a byte settles it: `tensor` moves them together
+    /// if skipped ones left gaps, everyone else takes them as they are.
+    placed: OnceLock<Vec<Piece>>,
+    /// The tensor of a batch that was settled with gaps before anyone asked for it.
+    gathered: OnceLock<Vec<u8>>,
 }
 
 impl Batch {
-    /// Takes over a block whose samples are all there or skipped. Where skipped ones left gaps between samples of
-    /// one shape, these are moved together.
+    /// Takes over a block whose samples are all there or skipped.
     pub(crate) fn new(store: Arc<Store>, assembled: Assembled, dtype: Dtype, fixed: Option<[u16; 4]>) -> Batch {
         let Assembled { lease, epoch, step, global, cost, mean_cost, slots } = assembled;
         let planned = slots.len();
@@ -122,6 +127,8 @@ impl Batch {
             tokens: Vec::with_capacity(planned),
             weights: Vec::with_capacity(planned),
             pieces: Vec::with_capacity(planned),
+            placed: OnceLock::new(),
+            gathered: OnceLock::new(),
         };
         for slot in slots {
             if let SlotState::Ready { written: bytes, shape } = slot.state {
@@ -132,24 +139,39 @@ impl Batch {
                 batch.weights.push(1.0 / f64::from(global));
             }
         }
-        if batch.pieces.windows(2).all(|p| p[0].shape == p[1].shape) {
-            batch.close_gaps();
-        }
         batch
     }
 
+    /// Where the samples are; see the field.
+    fn placed(&self) -> &[Piece] {
+        self.placed.get_or_init(|| self.pieces.clone())
+    }
+
+    /// Where the samples are, together if nobody has looked yet.
+    fn placed_together(&self) -> &[Piece] {
+        self.placed.get_or_init(|| {
+            let mut pieces = self.pieces.clone();
+            // SAFETY: nothing was settled, so no byte of this batch was handed out yet.
+            unsafe { self.close_gaps(&mut pieces) };
+            pieces
+        })
+    }
+
     /// Moves the pieces beside the longest run of them, which stays.
-    fn close_gaps(&mut self) {
-        let bounds = run_bounds(&self.pieces);
+    ///
+    /// # Safety
+    /// No slice of this batch is alive.
+    unsafe fn close_gaps(&self, pieces: &mut [Piece]) {
+        let bounds = run_bounds(pieces);
         let Some(&(first, last)) = bounds.iter().max_by_key(|(first, last)| last - first) else { return };
         if bounds.len() == 1 {
             return;
         }
-        let begin = self.pieces[0].offset;
-        let end = self.pieces[self.pieces.len() - 1];
+        let begin = pieces[0].offset;
+        let end = pieces[pieces.len() - 1];
         let len = (end.offset + end.bytes - begin) as usize;
-        // SAFETY: all of it is inside the block that this batch leases alone, no other slice of it exists, and
-        // nobody writes to a region that is ready or was given up.
+        // SAFETY: all of it is inside the block that this batch leases alone, the caller vouches for the slices, and
+        // no process writes to a region that is ready or was given up.
         let memory = unsafe { self.store.slab.slice_mut(begin as usize, len) };
         let mut copied = 0;
         let mut shift = |piece: &mut Piece, to: u64| {
@@ -158,13 +180,13 @@ impl Batch {
             piece.offset = to;
             copied += piece.bytes;
         };
-        for i in last..self.pieces.len() {
-            let to = self.pieces[i - 1].offset + self.pieces[i - 1].bytes;
-            shift(&mut self.pieces[i], to);
+        for i in last..pieces.len() {
+            let to = pieces[i - 1].offset + pieces[i - 1].bytes;
+            shift(&mut pieces[i], to);
         }
         for i in (0..first).rev() {
-            let to = self.pieces[i + 1].offset - self.pieces[i].bytes;
-            shift(&mut self.pieces[i], to);
+            let to = pieces[i + 1].offset - pieces[i].bytes;
+            shift(&mut pieces[i], to);
         }
         self.lease.ledger().copied(copied);
     }
@@ -254,37 +276,56 @@ impl Batch {
         self.pieces.get(index).ok_or(BatchError::Index { index, len: self.len() })
     }
 
-    /// The bytes of a sample, where the worker wrote them.
+    /// The bytes of a sample, on the slab: no byte is copied.
     pub fn sample(&self, i: usize, name: &str) -> Result<&[u8], BatchError> {
         named(name)?;
-        self.piece(i).map(|p| self.bytes(p.offset, p.bytes))
+        self.piece(i)?;
+        let piece = self.placed()[i];
+        Ok(self.bytes(piece.offset, piece.bytes))
     }
 
-    /// The bytes of all samples in order, in as few pieces as there are. One when shapes agree.
+    /// The bytes of all samples in order, in as few pieces as there are: one, unless shapes differ or samples were
+    /// skipped. No byte is copied.
     pub fn runs(&self) -> Vec<&[u8]> {
-        let spans = run_bounds(&self.pieces).into_iter().map(|(first, last)| &self.pieces[first..last]);
-        spans.map(|run| self.bytes(run[0].offset, run.iter().map(|p| p.bytes).sum())).collect()
+        let placed = self.placed();
+        let runs = run_bounds(placed).into_iter().map(|(first, last)| &placed[first..last]);
+        runs.map(|run| self.bytes(run[0].offset, run.iter().map(|p| p.bytes).sum())).collect()
     }
 
-    /// All samples as one tensor, on the slab: no byte is copied.
+    /// All samples as one tensor, on the slab. No byte is copied, unless skipped samples left gaps: then the fewest
+    /// samples are moved, in place, or if samples were looked at one by one before, gathered elsewhere. Both count
+    /// as copied bytes.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, BatchError> {
         let (shape, strides) = self.geometry(name)?;
-        let (offset, bytes) = self.whole();
-        Ok(Tensor { data: self.bytes(offset, bytes), shape, strides, dtype: self.dtype })
+        let runs = run_bounds(self.placed_together()).len();
+        let data = if runs > 1 { self.gathered.get_or_init(|| self.gather()) } else { self.whole() };
+        Ok(Tensor { data, shape, strides, dtype: self.dtype })
+    }
+
+    fn gather(&self) -> Vec<u8> {
+        let bytes = self.runs().concat();
+        self.lease.ledger().copied(bytes.len() as u64);
+        bytes
     }
 
     /// As [`tensor`](Self::tensor), to be written to in place.
     pub fn tensor_mut(&mut self, name: &str) -> Result<TensorMut<'_>, BatchError> {
         let (shape, strides) = self.geometry(name)?;
-        let (offset, bytes) = self.whole();
-        // SAFETY: as in `bytes`, and `&mut self` says that no other slice of this batch is alive.
+        self.gathered.take();
+        let mut pieces = self.placed.take().unwrap_or_else(|| self.pieces.clone());
+        // SAFETY: `&mut self` says that no slice of this batch is alive.
+        unsafe { self.close_gaps(&mut pieces) };
+        let (offset, bytes) = span(&pieces);
+        self.placed = OnceLock::from(pieces);
+        // SAFETY: as in `bytes`, and no other slice is alive, as above.
         let data = unsafe { self.store.slab.slice_mut(offset as usize, bytes as usize) };
         Ok(TensorMut { data, shape, strides, dtype: self.dtype })
     }
 
-    /// Where the tensor lies; only asked when all shapes agree, hence without gaps.
-    fn whole(&self) -> (u64, u64) {
-        self.pieces.first().map_or((0, 0), |p| (p.offset, p.bytes * self.pieces.len() as u64))
+    /// The bytes of a batch without gaps.
+    fn whole(&self) -> &[u8] {
+        let (offset, bytes) = span(self.placed());
+        self.bytes(offset, bytes)
     }
 
     fn geometry(&self, name: &str) -> Result<([usize; 5], [usize; 5]), BatchError> {
@@ -300,6 +341,11 @@ impl Batch {
 
 fn named(name: &str) -> Result<(), BatchError> {
     if name == VIDEO { Ok(()) } else { Err(BatchError::Name(name.to_owned())) }
+}
+
+/// Offset and length of pieces without gaps.
+fn span(pieces: &[Piece]) -> (u64, u64) {
+    pieces.first().map_or((0, 0), |p| (p.offset, pieces.iter().map(|p| p.bytes).sum()))
 }
 
 /// Where pieces touch: (first, one past the last) of each run.

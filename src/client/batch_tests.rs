@@ -46,27 +46,60 @@ fn a_full_batch_is_a_tensor_without_a_copy() {
     assert_eq!((batch.ids(), batch.tokens()), (&[0, 1, 2, 3][..], &[0.0, 1.0, 2.0, 3.0][..]));
 }
 
+const GAPS: [(&str, &str, u64); 7] = [
+    ("-bcd", "bcd", 0),
+    ("abc-", "abc", 0),
+    ("a-cd", "acd", 1),
+    ("abc-e", "abce", 1),
+    ("a-c-efg-i", "acefgi", 3),
+    ("--c--", "c", 0),
+    ("a---e", "ae", 1),
+];
+
+fn check_samples(batch: &Batch, letters: &str, left: &str) {
+    assert_eq!((batch.len(), batch.skipped()), (left.len(), letters.len() - left.len()));
+    for (i, letter) in left.bytes().enumerate() {
+        assert_eq!(batch.sample(i, "video").unwrap(), [letter; BYTES as usize]);
+        assert_eq!(batch.ids()[i], letters.bytes().position(|l| l == letter).unwrap() as u64);
+    }
+}
+
 #[test]
-fn gaps_are_closed_by_the_fewest_moves_and_counted() {
-    for (letters, left, moved) in [
-        ("-bcd", "bcd", 0),
-        ("abc-", "abc", 0),
-        ("a-cd", "acd", 1),
-        ("abc-e", "abce", 1),
-        ("a-c-efg-i", "acefgi", 3),
-        ("--c--", "c", 0),
-        ("a---e", "ae", 1),
-    ] {
+fn a_tensor_closes_gaps_by_the_fewest_moves_and_counts_them() {
+    for (letters, left, moved) in GAPS {
         let ledger = Ledger::new();
         let batch = batch(&ledger, letters);
-        assert_eq!(text(batch.tensor("video").unwrap().data), left, "{letters}");
+        assert_eq!(ledger.copied_total(), 0, "nobody asked yet");
+        for _ in 0..2 {
+            assert_eq!(text(batch.tensor("video").unwrap().data), left, "{letters}");
+        }
         assert_eq!(ledger.copied_total(), moved * BYTES, "{letters}");
         assert_eq!(batch.runs().len(), 1);
-        assert_eq!((batch.len(), batch.skipped()), (left.len(), letters.len() - left.len()));
-        for (i, letter) in left.bytes().enumerate() {
-            assert_eq!(batch.sample(i, "video").unwrap(), [letter; BYTES as usize]);
-            assert_eq!(batch.ids()[i], letters.bytes().position(|l| l == letter).unwrap() as u64);
+        check_samples(&batch, letters, left);
+    }
+}
+
+#[test]
+fn what_was_looked_at_is_not_moved() {
+    for (letters, left, moved) in GAPS {
+        let ledger = Ledger::new();
+        let mut batch = batch(&ledger, letters);
+        check_samples(&batch, letters, left);
+        let runs = batch.runs();
+        assert_eq!(runs.iter().map(|r| text(r)).collect::<String>(), left);
+        assert_eq!(ledger.copied_total(), 0, "samples and runs cost nothing");
+        let first = batch.sample(0, "video").unwrap();
+        for _ in 0..2 {
+            assert_eq!(text(batch.tensor("video").unwrap().data), left, "{letters}");
         }
+        assert_eq!(text(first), left[..1]);
+        let gathered = if moved == 0 { 0 } else { left.len() as u64 };
+        assert_eq!(ledger.copied_total(), gathered * BYTES, "{letters}");
+        // Alone, it is moved after all; and what is written then is seen by all.
+        batch.tensor_mut("video").unwrap().data.fill(b'z');
+        assert_eq!(ledger.copied_total(), (gathered + moved) * BYTES, "{letters}");
+        let (tensor, sample) = (batch.tensor("video").unwrap(), batch.sample(0, "video").unwrap());
+        assert!(tensor.data.iter().chain(sample).all(|b| *b == b'z'));
     }
 }
 

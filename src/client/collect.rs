@@ -18,8 +18,8 @@ use super::options::State;
 use super::session::{self, JoinError, Packet, Session, generation_ended};
 use super::shared::{Link, Setup, Shared};
 use super::table::{Table, Violation};
+use crate::crash;
 use crate::proto::VERSION;
-use crate::proto::options::OnError;
 use crate::proto::session::{FromRank, Join, ToRank};
 use crate::ring::bell::RELOOK;
 
@@ -81,7 +81,17 @@ impl Collector {
     }
 
     /// The thread.
-    pub(super) fn run(mut self) {
+    pub(super) fn run(self) {
+        let shared = Arc::clone(&self.shared);
+        // A bug here must end the iteration, not leave `next()` waiting for ever.
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.work()));
+        if ran.is_err() {
+            let reason = "the loader's own thread panicked; its message is on standard error".into();
+            shared.fail(LoaderError::Failed { reason });
+        }
+    }
+
+    fn work(mut self) {
         loop {
             let error = match self.pump() {
                 End::Leave => return self.farewell(),
@@ -168,14 +178,15 @@ impl Collector {
                 }
                 return Ok(());
             };
-            drop(core); // gaps are closed without keeping `next()` from what is ready
+            crash::point("assembled");
+            drop(core);
             let batch = Batch::new(Arc::clone(store), assembled, options.stream.transform.dtype, *fixed);
             if batch.skipped() > 0 {
                 self.hear_socket()?; // the reasons were sent before the skips: who has the batch can ask for them
             }
             let mut core = self.shared.lock();
             if core.serial == serial {
-                core.wanted = Some(State { epoch: batch.epoch(), step: batch.step() + 1 });
+                core.wanted = Some(State { epoch: batch.epoch(), step: batch.step().saturating_add(1) });
                 core.queue.push_back(batch);
                 self.shared.ready.notify_all();
             }
@@ -237,7 +248,9 @@ impl Collector {
                 Ok(())
             }
             ToRank::BadSample(bad) => {
+                // A target of its own, for whoever reports bad samples himself.
                 tracing::warn!(
+                    target: "helix_shm::bad_sample",
                     "sample {} ({}) failed in stage `{}`: {}",
                     bad.sample,
                     bad.path,
@@ -251,19 +264,18 @@ impl Collector {
                 tracing::warn!("helix-shmd: {text}");
                 Ok(())
             }
-            ToRank::Failed { reason, rank } => Err(End::Error(self.failed(reason, rank))),
+            ToRank::Failed { reason, rank, sample } => Err(End::Error(self.failed(reason, rank, sample))),
             other @ (ToRank::Opened(_) | ToRank::Bye) => Err(daemon_said(format!("{other:?} out of turn"))),
         }
     }
 
-    fn failed(&self, reason: String, rank: Option<u32>) -> LoaderError {
+    fn failed(&self, reason: String, rank: Option<u32>, sample: Option<u64>) -> LoaderError {
         let Setup { options, .. } = &self.shared.setup;
-        let raises = options.stream.on_error == OnError::Raise;
         match rank {
             Some(rank) if rank != options.rank => LoaderError::RankDied { rank, reason },
-            _ => match self.shared.lock().bad.last() {
-                Some(bad) if raises => LoaderError::BadSample(Box::new(bad.clone())),
-                _ => LoaderError::Failed { reason },
+            _ => match self.shared.lock().bad.iter().rfind(|bad| Some(bad.sample) == sample) {
+                Some(bad) => LoaderError::BadSample(Box::new(bad.clone())),
+                None => LoaderError::Failed { reason },
             },
         }
     }
@@ -289,6 +301,7 @@ impl Collector {
         if socket.send(&FromRank::Leave, &[]).is_err() {
             return true;
         }
+        crash::point("leave.said");
         while let Ok(true) = socket.readable(FAREWELL.saturating_sub(begun.elapsed())) {
             match socket.receive() {
                 Ok(Packet::Said(packet, _)) if !matches!(*packet, ToRank::Bye) => {}
@@ -323,6 +336,7 @@ impl Collector {
             }
             Err(e) => return Err(gone(format!("its lifeline cannot be watched: {e}"))),
         }
+        crash::point("rejoin.quiet");
         // What its workers had finished is as good as ever.
         match self.look(true) {
             // A batch whose reasons went down with the daemon is made again.
@@ -337,11 +351,19 @@ impl Collector {
             Err(ConnectError::Refused { reason, .. }) => return Err(End::Error(LoaderError::Failed { reason })),
             Err(error) => return Err(gone(error.to_string())),
         };
+        crash::point("rejoin.joined");
         self.session = session;
         self.shared.lock().restarts += 1;
         self.attach(outlet, highest);
         Ok(())
     }
+}
+
+/// Cores that this process may run on; none when the system does not say.
+fn own_cores() -> Vec<u32> {
+    use nix::sched::{CpuSet, sched_getaffinity};
+    let Ok(set) = sched_getaffinity(nix::unistd::Pid::from_raw(0)) else { return Vec::new() };
+    (0..CpuSet::count()).filter(|&core| set.is_set(core).unwrap_or(false)).map(|core| core as u32).collect()
 }
 
 /// Reaches a daemon and joins it with the blocks that the ledger holds. Also returns the highest grant among them.
@@ -368,7 +390,9 @@ pub(super) fn establish(
             stream: options.stream.clone(),
             run: options.run.clone(),
             held,
+            rejoin: shared.lock().restarts > 0,
             node: options.node,
+            cores: own_cores(),
         };
         let slab = store.slab.fd().ok_or_else(|| std::io::ErrorKind::InvalidInput.into());
         let slab = slab.map_err(system("hand over the slab"))?;

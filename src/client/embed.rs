@@ -1,14 +1,14 @@
 //! Reaching the job's daemon, and starting it when none runs.
 //!
 //! The socket's name is the job's. Whoever finds nobody listening takes a file lock beside it; the one that gets it
-//! starts `helix-shmd --embedded` and holds the lock until the daemon listens. The lock file goes with the lock, so
-//! nothing is left behind but the folder.
+//! starts `helix-shmd --embedded` and hands the lock to it as its standard input, so that there is one daemon even if
+//! its starter dies at once. The daemon removes the lock file when it listens: nothing is left behind but the folder.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -20,6 +20,9 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 
 /// How long anyone waits for a daemon to listen: a start takes a tenth of a second, a loaded machine ten times that.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Starting daemons that may be killed in a row; then it is taken for a fault that another start does not cure.
+const MAX_KILLED_STARTS: u32 = 3;
 
 /// Why no daemon was reached.
 #[derive(Debug, thiserror::Error)]
@@ -160,16 +163,27 @@ fn try_connect(path: &Path) -> Result<Option<OwnedFd>, DialError> {
 pub(super) fn dial(path: &Path, spawn: bool, cancelled: &dyn Fn() -> bool) -> Result<OwnedFd, DialError> {
     let begun = Instant::now();
     let mut pause = Duration::from_millis(2);
+    let mut killed = 0;
     loop {
         if let Some(sock) = try_connect(path)? {
             return Ok(sock);
         }
         if spawn && let Some(lock) = Elected::try_new(path)? {
             // Someone may have come up between our look and our lock.
-            return match try_connect(path)? {
-                Some(sock) => Ok(sock),
-                None => start(path, lock, cancelled),
-            };
+            if let Some(sock) = try_connect(path)? {
+                return Ok(sock);
+            }
+            match start(path, lock, cancelled) {
+                // Killed from outside while it started, which says nothing of the next one.
+                Err(DialError::Died { status, .. })
+                    if status.signal() == Some(libc::SIGKILL) && killed < MAX_KILLED_STARTS =>
+                {
+                    killed += 1;
+                    tracing::warn!("the daemon was killed while it started: starting another one");
+                    continue;
+                }
+                started => return started,
+            }
         }
         if cancelled() {
             return Err(DialError::Cancelled);
@@ -187,10 +201,10 @@ pub(super) fn dial(path: &Path, spawn: bool, cancelled: &dyn Fn() -> bool) -> Re
     }
 }
 
-/// The right to start the daemon of a socket, held by one process at a time.
+/// The right to start the daemon of a socket, held by one process at a time, and then by the daemon until it listens.
 struct Elected {
     path: PathBuf,
-    _lock: Flock<File>,
+    lock: Flock<File>,
 }
 
 impl Elected {
@@ -207,24 +221,38 @@ impl Elected {
             Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
             Err((_, errno)) => return Err(refused(errno.into())),
         };
+        let elected = Elected { path: path.clone(), lock };
         // The last holder removed the file before it let go; then this lock is on nothing.
-        let ours = lock.metadata().map_err(refused)?.ino();
-        let there = path.symlink_metadata().map(|m| m.ino()).ok();
-        Ok((there == Some(ours)).then_some(Elected { path, _lock: lock }))
+        let valid = elected.is_there().map_err(refused)?;
+        Ok(valid.then_some(elected))
+    }
+
+    /// Whether the lock's file is still at its path. If so, nobody else may remove it.
+    fn is_there(&self) -> io::Result<bool> {
+        let ours = self.lock.metadata()?;
+        let there = self.path.symlink_metadata().map(|m| (m.dev(), m.ino())).ok();
+        Ok(there == Some((ours.dev(), ours.ino())))
     }
 }
 
 impl Drop for Elected {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path); // a leftover is harmless: the next one locks it again
+        // A daemon that listens has removed it, and another file may be there. A leftover is harmless: the next one
+        // locks it again.
+        if self.is_there().unwrap_or(false) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
 /// Starts the daemon and waits until it listens.
 fn start(path: &Path, lock: Elected, cancelled: &dyn Fn() -> bool) -> Result<OwnedFd, DialError> {
+    crate::crash::point("elected");
     let program = find_program();
-    let (mut child, log) = spawn_daemon(&program, path)?;
+    let cloned = |source| DialError::System { doing: "hand the lock to the daemon", source };
+    let (mut child, log) = spawn_daemon(&program, path, lock.lock.try_clone().map_err(cloned)?)?;
     tracing::info!("started {} (process {}) for {}", program.display(), child.id(), path.display());
+    crate::crash::point("daemon.spawned");
     let begun = Instant::now();
     let result = loop {
         match try_connect(path) {
@@ -234,6 +262,10 @@ fn start(path: &Path, lock: Elected, cancelled: &dyn Fn() -> bool) -> Result<Own
         }
         match child.try_wait() {
             Ok(Some(status)) => {
+                // It may have found that another one listens.
+                if let Some(sock) = try_connect(path)? {
+                    break Ok(sock);
+                }
                 let log = last_lines(&log);
                 return Err(DialError::Died { program, status, log });
             }
@@ -286,11 +318,11 @@ fn find_program() -> PathBuf {
     folders.map(|dir| dir.join(NAME)).find(|p| p.is_file()).unwrap_or_else(|| NAME.into())
 }
 
-/// Runs the daemon in a session of its own, with none of our descriptors but its log.
+/// Runs the daemon in a session of its own, with none of our descriptors but its log and the lock that it removes.
 ///
 /// The log is a memory file that this process can quote and that leaves nothing behind (while the daemon lives it
 /// can be read at `/proc/<daemon>/fd/2`); `HELIX_SHM_LOG_FILE` names a file to append to instead.
-fn spawn_daemon(program: &Path, socket: &Path) -> Result<(Child, File), DialError> {
+fn spawn_daemon(program: &Path, socket: &Path, lock: File) -> Result<(Child, File), DialError> {
     let failed = |doing| move |source| DialError::System { doing, source };
     let log = match std::env::var_os("HELIX_SHM_LOG_FILE").filter(|p| !p.is_empty()) {
         Some(path) => {
@@ -302,7 +334,7 @@ fn spawn_daemon(program: &Path, socket: &Path) -> Result<(Child, File), DialErro
     let out = || log.try_clone().map(Stdio::from).map_err(failed("make a log"));
     let mut command = Command::new(program);
     command.arg("--embedded").arg("--socket").arg(socket);
-    command.stdin(Stdio::null()).stdout(out()?).stderr(out()?).current_dir("/");
+    command.stdin(lock).stdout(out()?).stderr(out()?).current_dir("/");
     // SAFETY: the closure runs in the child between fork and exec and makes two system calls, both
     // async-signal-safe; it allocates nothing and touches no lock.
     unsafe {

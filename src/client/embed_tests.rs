@@ -46,6 +46,14 @@ fn one_at_a_time_is_elected_and_no_lock_stays() {
     assert!(Elected::try_new(&socket).unwrap().is_none());
     drop(first);
     assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+    // The daemon removed it, and the next one is elected already: its lock is not ours to remove.
+    let first = Elected::try_new(&socket).unwrap().unwrap();
+    std::fs::remove_file(root.path().join("x.sock.lock")).unwrap();
+    let second = Elected::try_new(&socket).unwrap().unwrap();
+    drop(first);
+    assert!(Elected::try_new(&socket).unwrap().is_none());
+    drop(second);
+    assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
     // Left behind by a process that was killed: no hindrance.
     std::fs::write(root.path().join("x.sock.lock"), "").unwrap();
     assert!(Elected::try_new(&socket).unwrap().is_some());
@@ -63,14 +71,15 @@ fn without_a_daemon_and_leave_to_start_one_the_wait_ends() {
 
 #[test]
 fn a_daemon_that_fails_is_quoted() {
+    let null = || File::open("/dev/null").unwrap();
     let root = tempfile::tempdir().unwrap();
     let program = root.path().join("helix-shmd");
     std::fs::write(&program, "#!/bin/sh\nfor i in $(seq 30); do echo line $i; done >&2\nexit 3\n").unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
-    let (mut child, log) = spawn_daemon(&program, &root.path().join("x.sock")).unwrap();
+    let (mut child, log) = spawn_daemon(&program, &root.path().join("x.sock"), null()).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(3));
     let words = last_lines(&log);
     assert!(words.starts_with("line 11\n") && words.ends_with("line 30"), "{words}");
     let none = root.path().join("none");
-    assert!(matches!(spawn_daemon(&none, &program), Err(DialError::Spawn { .. })));
+    assert!(matches!(spawn_daemon(&none, &program, null()), Err(DialError::Spawn { .. })));
 }

@@ -170,7 +170,9 @@ impl Ledger {
         if id.generation != inner.generation {
             (id.iter, id.step) = (0, 0);
         }
+        crate::crash::point("release.unsaid");
         inner.send(Feedback { wait_ns, ..feedback(kind::RELEASE, id) });
+        crate::crash::point("release.said");
     }
 }
 

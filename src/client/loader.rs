@@ -14,6 +14,7 @@ use super::ledger::{Grant, Ledger};
 use super::options::{Options, State};
 use super::shared::{Setup, Shared};
 use super::store::Store;
+use crate::crash;
 use crate::device::Device;
 use crate::manifest::Manifest;
 use crate::proto::session::BadSample;
@@ -90,7 +91,7 @@ pub struct Stats {
     pub longest_wait: Duration,
     /// Waits of over ten seconds.
     pub stalls: u64,
-    /// Bytes that were copied on the host after decoding: where skipped samples had left gaps.
+    /// Bytes that were copied on the host after decoding: by `Batch::tensor` where skipped samples had left gaps.
     pub copied: u64,
     /// Bad samples reported, in batches delivered or not.
     pub bad: u64,
@@ -105,6 +106,7 @@ impl Loader {
     ///
     /// Nothing is decoded before the first iteration begins.
     pub fn connect(options: Options) -> Result<Loader, ConnectError> {
+        crash::arm("rank");
         options.check()?;
         let system = |doing| move |source| ConnectError::System { doing, source };
         let job = options.job.clone().unwrap_or_else(|| embed::default_job(|name| std::env::var(name).ok()));
@@ -114,6 +116,7 @@ impl Loader {
         };
         let manifest = Arc::new(Manifest::open(&options.manifest)?);
         let store = Arc::new(Store::create(&options, &manifest)?);
+        crash::point("slab.made");
         let transform = &options.stream.transform;
         let fixed = transform.is_uniform().then(|| transform.shape(&Default::default()));
         let state = options.state;
@@ -121,6 +124,7 @@ impl Loader {
         let wake = eventfd().map_err(system("make an eventfd"))?;
         let shared = Arc::new(Shared::new(setup, Ledger::new(), wake));
         let (session, outlet, _) = establish(&shared, &|| false)?;
+        crash::point("joined");
         let (steps, samples) = (session.opened.steps, session.opened.samples);
         let collector = Collector::new(Arc::clone(&shared), session, outlet);
         let thread = std::thread::Builder::new().name("helix-rank".into()).spawn(|| collector.run());
@@ -155,6 +159,15 @@ impl Loader {
     /// with [`Options::state`] goes on from it.
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// Whether `next()` would return at once: with a batch, the end, or an error.
+    pub fn is_ready(&self) -> bool {
+        if self.must_be_owner().is_err() {
+            return true;
+        }
+        let core = self.shared.lock();
+        self.failed || !core.queue.is_empty() || core.error.is_some() || (self.running && core.over)
     }
 
     /// Steps in an epoch; the same on every rank.
@@ -218,13 +231,14 @@ impl Loader {
             self.start(epoch, step)?;
         }
         let Some(mut batch) = self.take(called)? else {
-            (self.running, self.state) = (false, State { epoch: self.state.epoch + 1, step: 0 });
+            (self.running, self.state) = (false, State { epoch: self.state.epoch.saturating_add(1), step: 0 });
             return Ok(None);
         };
+        crash::point("leased");
         let delivered = Instant::now();
         let wait = delivered.duration_since(called);
         batch.waited(nanos(wait));
-        self.state = State { epoch: batch.epoch(), step: batch.step() + 1 };
+        self.state = State { epoch: batch.epoch(), step: batch.step().saturating_add(1) };
         self.last = Some(Last { grant: batch.grant(), wait_ns: nanos(wait), delivered });
         self.counts.batches += 1;
         self.counts.samples += batch.len() as u64;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use super::ledger::Outlet;
@@ -152,6 +152,16 @@ pub(super) fn join(
     cancelled: &dyn Fn() -> bool,
 ) -> Result<(Session, Box<dyn Outlet>), JoinError> {
     let rank = join.rank;
+    // Whoever listens gets the slab and the manifest: it must be this user's daemon, or root's.
+    let peer = getsockopt(&socket, sockopt::PeerCredentials).map_err(io::Error::from)?;
+    let own = nix::unistd::geteuid().as_raw();
+    if peer.uid() != own && peer.uid() != 0 {
+        let what = format!(
+            "user {} listens at the daemon's socket, not user {own} or root: choose another socket",
+            peer.uid()
+        );
+        return Err(JoinError::Protocol(what));
+    }
     let socket = Socket::new(socket)?;
     if let Err(e) = socket.send(&FromRank::Join(Box::new(join)), &[slab, manifest]) {
         return Err(if e.kind() == io::ErrorKind::InvalidInput { e.into() } else { JoinError::Gone(rank) });

@@ -143,6 +143,7 @@ impl Core {
         link.iter += 1;
         let iter = link.iter;
         link.table.start(iter, epoch, step);
+        crate::crash::point("start.unsaid");
         if let Err(e) = link.socket.send(&FromRank::Start { iter, epoch, step }, &[]) {
             tracing::debug!("the daemon does not take `start`: {e}");
             // Then the collector sees the end of file and finds another daemon.

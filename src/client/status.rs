@@ -9,9 +9,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use crate::proto;
-use crate::proto::session::{FromTool, MAX_PACKET, ToTool};
+use crate::proto::session::{FromTool, ToTool};
 use crate::ring::fds::{recv_packet, send_packet};
 
+/// Largest answer: what a Unix socket takes in one packet by default.
+const MAX_STATUS: usize = 200 * 1024;
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -27,7 +29,7 @@ pub fn status(path: &Path) -> io::Result<serde_json::Value> {
         return Err(io::Error::new(io::ErrorKind::TimedOut, "the daemon does not answer"));
     }
     let mut buf = Vec::new();
-    let (len, _) = recv_packet(sock.as_fd(), &mut buf, MAX_PACKET, 0)?
+    let (len, _) = recv_packet(sock.as_fd(), &mut buf, MAX_STATUS, 0)?
         .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon hung up"))?;
     let ToTool::Status { status } = serde_json::from_slice(&buf[..len])?;
     Ok(status)

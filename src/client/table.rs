@@ -123,13 +123,19 @@ pub(crate) struct Table {
     /// By grant, which is also the order of steps.
     pending: BTreeMap<u32, Pending>,
     ended: bool,
+    /// What workers said of grants that the daemon has yet to announce: its lane may be full while theirs is not.
+    early: Vec<Ready>,
 }
+
+/// Most messages that wait for their grant; an honest slab has fewer samples under way.
+const MAX_EARLY: usize = 1 << 16;
 
 impl Table {
     /// A table with nothing under way; grants up to `highest` are known from earlier.
     pub(crate) fn new(rules: Rules, ledger: Arc<Ledger>, highest: u32) -> Self {
         let pending = BTreeMap::new();
-        Table { rules, ledger, iter: 0, epoch: 0, next: 0, highest, filling: None, pending, ended: false }
+        let early = Vec::new();
+        Table { rules, ledger, iter: 0, epoch: 0, next: 0, highest, filling: None, pending, ended: false, early }
     }
 
     /// Begins an iteration. What is under way for an earlier one is released now.
@@ -139,6 +145,7 @@ impl Table {
             filling.pending = None;
         }
         self.pending.clear();
+        self.early.clear();
     }
 
     /// Whether the daemon said that no further step exists, and everything before was taken.
@@ -214,7 +221,7 @@ impl Table {
             expect(ME, "ended", !self.ended, "a batch behind the end", "none")?;
             expect(ME, "epoch", b.epoch == self.epoch, b.epoch, self.epoch)?;
             expect(ME, "step", b.step == self.next, b.step, self.next)?;
-            self.next += 1;
+            self.next = self.next.saturating_add(1);
             let slots = Vec::with_capacity(usize::from(b.head.slot));
             let Batch { epoch, step, global, cost, mean_cost, .. } = b;
             let batch = Assembled { lease, epoch, step, global, cost, mean_cost, slots };
@@ -249,8 +256,17 @@ impl Table {
             && let Some(Filling { announced, pending: Some(pending), .. }) = self.filling.take()
         {
             self.pending.insert(announced.grant, pending);
+            let (now, later) = self.early.drain(..).partition(|r| r.grant <= announced.grant);
+            self.early = later;
+            let now: Vec<Ready> = now;
+            now.into_iter().try_for_each(|r| self.ready(r))?;
         }
         Ok(())
+    }
+
+    /// Whether a grant has been announced with all its entries.
+    fn is_announced(&self, grant: u32) -> bool {
+        grant <= self.highest - u32::from(self.filling.as_ref().is_some_and(|f| f.pending.is_some()))
     }
 
     fn end(&mut self, e: Batch) -> Result<(), Violation> {
@@ -270,9 +286,9 @@ impl Table {
     /// The entry that a message speaks of; `None` when its block was released before the message came.
     fn slot(&mut self, me: &'static str, r: &Ready) -> Result<Option<(&mut usize, &mut Slot)>, Violation> {
         self.session(me, r.head.session)?;
+        let (announced, highest) = (self.is_announced(r.grant), self.highest);
         let Some(pending) = self.pending.get_mut(&r.grant) else {
-            let highest = self.highest - u32::from(self.filling.as_ref().is_some_and(|f| f.pending.is_some()));
-            expect(me, "grant", r.grant <= highest, r.grant, format!("at most {highest}"))?;
+            expect(me, "grant", announced, r.grant, format!("at most {highest}"))?;
             return Ok(None);
         };
         let Pending { batch, waiting } = pending;
@@ -287,6 +303,12 @@ impl Table {
 
     fn ready(&mut self, r: Ready) -> Result<(), Violation> {
         const ME: &str = "Ready";
+        if !self.is_announced(r.grant) {
+            self.session(ME, r.head.session)?;
+            expect(ME, "grant", self.early.len() < MAX_EARLY, r.grant, format!("at most {}", self.highest))?;
+            self.early.push(r);
+            return Ok(());
+        }
         let (shape_of, number) = (Arc::clone(&self.rules.shape), self.rules.number);
         let Some((waiting, slot)) = self.slot(ME, &r)? else { return Ok(()) };
         match slot.state {

@@ -229,7 +229,6 @@ fn no_untrue_ready_is_believed() {
         ("written", |r| r.written -= 1),
         ("written", |r| r.written += 1),
         ("shape", |r| r.shape[0] = 1),
-        ("grant", |r| r.grant = 2),
         ("step", |r| r.step = 1),
     ];
     for (field, spoil) in cases {
@@ -240,6 +239,35 @@ fn no_untrue_ready_is_believed() {
         spoil(&mut r);
         bench.refuses(field, r.words());
     }
+}
+
+#[test]
+fn a_sample_that_is_ready_before_its_batch_is_announced_waits_for_it() {
+    let mut bench = bench(false);
+    let (one, two) = (batch(1, 0), batch(2, 1));
+    bench.table.hear_worker(&ready(&two, 1).words()).unwrap();
+    bench.table.hear_worker(&ready(&one, 0).words()).unwrap();
+    bench.grant(&one);
+    assert_eq!(bench.table.missing(), Some((0, vec![11, 12])));
+    bench.table.hear_daemon(&two.words()).unwrap();
+    bench.table.hear_daemon(&entry(&two, 0).words()).unwrap();
+    bench.table.hear_worker(&ready(&two, 0).words()).unwrap();
+    for slot in 1..3 {
+        bench.table.hear_daemon(&entry(&two, slot).words()).unwrap();
+    }
+    for slot in 1..3 {
+        bench.table.hear_worker(&ready(&one, slot).words()).unwrap();
+    }
+    assert!(bench.table.pop().is_some_and(|b| b.step == 0));
+    assert_eq!(bench.table.missing(), Some((1, vec![22])));
+    // What is said of a grant early is checked like everything else, once it can be.
+    let three = batch(3, 2);
+    let lie = Ready { sample: 77, ..ready(&three, 0) };
+    bench.table.hear_worker(&lie.words()).unwrap();
+    for words in [three.words(), entry(&three, 0).words(), entry(&three, 1).words()] {
+        bench.table.hear_daemon(&words).unwrap();
+    }
+    bench.refuses("sample", entry(&three, 2).words());
 }
 
 #[test]

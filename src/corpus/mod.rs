@@ -1,7 +1,7 @@
 //! Video made on the spot, for the demo and for tests: uneven as real collections are, and the same for a seed.
 //!
 //! [`make`] fills a folder with a long-tailed mix of clips and a few damaged files; [`clip`] makes one file.
-//! The pictures are drawn ([`draw`]) and encoded by FFmpeg's own encoders ([`encode`]), as many at a time as there
+//! The pictures are drawn (`draw`) and encoded by FFmpeg's own encoders (`encode`), as many at a time as there
 //! are cores. Every file appears whole or not at all. This room knows nothing else of ours.
 
 mod damage;

@@ -46,6 +46,7 @@ pub struct Conn {
     peer: Peer,
     backlog: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     buf: Vec<u8>,
+    broken: bool,
 }
 
 impl Conn {
@@ -53,7 +54,7 @@ impl Conn {
     pub fn new(sock: OwnedFd) -> io::Result<Conn> {
         let cred = nix::sys::socket::getsockopt(&sock, nix::sys::socket::sockopt::PeerCredentials)?;
         let peer = Peer { pid: cred.pid(), uid: cred.uid() };
-        Ok(Conn { sock, peer, backlog: VecDeque::new(), buf: Vec::new() })
+        Ok(Conn { sock, peer, backlog: VecDeque::new(), buf: Vec::new(), broken: false })
     }
 
     /// Who is at the other end.
@@ -66,13 +67,25 @@ impl Conn {
         self.sock.as_fd()
     }
 
+    /// Whether something could not be sent and never will be: the peer is gone, or does not read.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     /// Whether packets wait for room in the socket.
     pub fn is_blocked(&self) -> bool {
         !self.backlog.is_empty()
     }
 
     /// Sends a packet, or queues it behind those that wait, with descriptors of its own.
+    /// What fails here is remembered: see [`Conn::is_broken`].
     pub fn send(&mut self, packet: &impl Serialize, fds: &[BorrowedFd<'_>]) -> Result<(), Gone> {
+        let sent = self.try_send_or_queue(packet, fds);
+        self.broken |= sent.is_err();
+        sent
+    }
+
+    fn try_send_or_queue(&mut self, packet: &impl Serialize, fds: &[BorrowedFd<'_>]) -> Result<(), Gone> {
         let bytes = serde_json::to_vec(packet)?;
         if self.backlog.len() >= MAX_BACKLOG {
             return Err(Gone::Backlog);
@@ -118,6 +131,8 @@ fn try_send(sock: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<bool
         match send_packet(sock.as_fd(), bytes, fds) {
             Ok(()) => return Ok(true),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            // Too many descriptors of this user are on their way; they will be received.
+            Err(e) if e.raw_os_error() == Some(libc::ETOOMANYREFS) => return Ok(false),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e.into()),
         }

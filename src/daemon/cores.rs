@@ -39,6 +39,14 @@ impl Cores {
         Cores { allowed, quota: (quota.ceil() as u32).max(1), node }
     }
 
+    /// The same with more cores allowed: those of the ranks, which may be bound to others than the daemon.
+    pub fn with(&self, more: &[u32]) -> Cores {
+        let mut allowed: Vec<u32> = self.allowed.iter().chain(more).copied().collect();
+        allowed.sort_unstable();
+        allowed.dedup();
+        if allowed == self.allowed { self.clone() } else { Cores::from_tree(Path::new("/"), allowed) }
+    }
+
     /// Workers that the job gets when the user names no number: one a core that is paid for.
     pub fn default_workers(&self) -> u32 {
         self.quota

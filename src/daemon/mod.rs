@@ -8,6 +8,7 @@
 
 mod conn;
 pub mod cores;
+mod histogram;
 mod job;
 mod pidfd;
 mod poller;
@@ -49,6 +50,7 @@ pub enum DaemonError {
 
 /// Runs the daemon until it is told to stop.
 pub fn run(options: Options) -> Result<(), DaemonError> {
+    crate::crash::arm("daemon");
     raise_file_limit();
     server::Server::bind(options)?.run()
 }

@@ -17,10 +17,10 @@ pub enum Source {
     Stranger(u64),
     /// The doorbell of a job.
     Bell(u32),
-    /// A rank's socket: job and session.
-    Rank(u32, u16),
-    /// A rank's pidfd: job and session.
-    RankDeath(u32, u16),
+    /// A rank's socket: job, session, and the session's serial number.
+    Rank(u32, u16, u32),
+    /// A rank's pidfd: job, session, and the session's serial number.
+    RankDeath(u32, u16, u32),
     /// A worker's socket: job, slot and generation.
     Worker(u32, u16, u32),
     /// A worker's pidfd: job, slot and generation.
@@ -32,7 +32,8 @@ pub enum Source {
 pub struct Poller {
     epoll: Epoll,
     names: HashMap<u64, Source>,
-    numbers: HashMap<Source, u64>,
+    /// Number of each source, and whether it is watched for room to send too.
+    numbers: HashMap<Source, (u64, bool)>,
     next: u64,
 }
 
@@ -48,13 +49,18 @@ impl Poller {
         self.next += 1;
         self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, self.next))?;
         self.names.insert(self.next, source);
-        self.numbers.insert(source, self.next);
+        self.numbers.insert(source, (self.next, false));
         Ok(())
     }
 
     /// Whether to be woken when the descriptor takes output again, too.
     pub fn watch_output(&mut self, fd: BorrowedFd<'_>, source: Source, output: bool) {
-        let Some(&number) = self.numbers.get(&source) else { return };
+        let Some((number, watched)) = self.numbers.get_mut(&source) else { return };
+        if *watched == output {
+            return;
+        }
+        *watched = output;
+        let number = *number;
         let flags = if output { EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN };
         if let Err(e) = self.epoll.modify(fd.as_fd(), &mut EpollEvent::new(flags, number)) {
             tracing::warn!("cannot watch {source:?} for room to send: {e}");
@@ -63,7 +69,7 @@ impl Poller {
 
     /// Stops watching.
     pub fn remove(&mut self, fd: BorrowedFd<'_>, source: Source) {
-        if let Some(number) = self.numbers.remove(&source) {
+        if let Some((number, _)) = self.numbers.remove(&source) {
             self.names.remove(&number);
             // Fails only for a descriptor that was never added, which `numbers` excludes.
             let _ = self.epoll.delete(fd);

@@ -70,6 +70,23 @@ pub enum State {
     Skipped,
 }
 
+/// What a worker says it has made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Made {
+    /// The grant.
+    pub grant: u32,
+    /// The slot.
+    pub slot: u16,
+    /// The attempt.
+    pub attempt: u16,
+    /// The worker.
+    pub worker: u16,
+    /// Bytes written.
+    pub written: u64,
+    /// Shape written.
+    pub shape: [u16; 4],
+}
+
 /// One sample's place in a block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Region {
@@ -159,7 +176,7 @@ impl Regions {
         let block =
             Block { offset, len, iter: 0, epoch: 0, step: 0, regions: Vec::new(), released: false, writers: 0 };
         self.blocks.insert(grant, block);
-        self.next_grant = self.next_grant.max(grant + 1);
+        self.next_grant = self.next_grant.max(grant.saturating_add(1));
         Ok(())
     }
 
@@ -218,12 +235,13 @@ impl Regions {
         Ok(attempt)
     }
 
-    /// writing(n) → ready, by the worker's word. The caller knows that the ticket was this worker's.
-    pub fn done(&mut self, grant: u32, slot: u16, worker: u16, written: u64, shape: [u16; 4]) -> Result<(), Refused> {
+    /// writing(n) → ready, by the word of the worker that made attempt n. The caller knows that it was this one.
+    pub fn done(&mut self, made: Made) -> Result<(), Refused> {
+        let Made { grant, slot, attempt, worker, written, shape } = made;
         let (writers, region) = self.pair(grant, slot)?;
-        let State::Writing { attempt } = region.state else {
-            return Err(Refused::State { grant, slot, wanted: "a region that is being written" });
-        };
+        if region.state != (State::Writing { attempt }) {
+            return Err(Refused::State { grant, slot, wanted: "a region that this attempt is writing" });
+        }
         if written > region.place.bytes {
             return Err(Refused::Written { written, len: region.place.bytes });
         }
@@ -346,10 +364,12 @@ mod tests {
         assert!(table.assign(grant, 0).is_err());
         table.lost(grant, 0).unwrap();
         assert_eq!(table.assign(grant, 0), Ok(2));
-        assert_eq!(table.done(grant, 0, 3, 101, [0; 4]), Err(Refused::Written { written: 101, len: 100 }));
-        table.done(grant, 0, 3, 100, [1, 1, 1, 100]).unwrap();
+        let made = Made { grant, slot: 0, attempt: 2, worker: 3, written: 100, shape: [1, 1, 1, 100] };
+        assert!(table.done(Made { attempt: 1, ..made }).is_err(), "an attempt whose writer is dead");
+        assert_eq!(table.done(Made { written: 101, ..made }), Err(Refused::Written { written: 101, len: 100 }));
+        table.done(made).unwrap();
         assert!(table.assign(grant, 0).is_err());
-        assert!(table.done(grant, 0, 3, 100, [0; 4]).is_err());
+        assert!(table.done(made).is_err());
         table.release(grant).unwrap();
         assert!(table.release(grant).is_err());
         assert!(table.reap(grant).is_some());

@@ -1,8 +1,10 @@
 //! The daemon's loop: one thread, one epoll, every job.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,19 +15,22 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen, socket,
 };
 
-use super::conn::Conn;
+use super::conn::{Conn, Gone};
 use super::cores::Cores;
-use super::job::Job;
+use super::job::{self, Job};
 use super::poller::{Poller, Source};
 use super::{DaemonError, Options};
 use crate::proto;
 use crate::proto::session::{First, FromRank, FromTool, FromWorker, ToRank, ToTool};
 use crate::ring::bell::Guard;
+use crate::sched::event::Time;
 
 /// Connections that have not said who they are; more are turned away.
 const MAX_STRANGERS: usize = 256;
 /// How long a connection may stay silent before it says who it is.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long nobody is let in after there were no descriptors left.
+const DEAF: Duration = Duration::from_millis(200);
 /// How often every lane is looked at, whatever the doorbells say.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// How long an embedded daemon waits for its first rank.
@@ -38,13 +43,19 @@ pub struct Server {
     options: Options,
     poller: Poller,
     listener: OwnedFd,
+    /// The socket's file.
+    name: FileId,
     signals: SignalFd,
     strangers: HashMap<u64, (Conn, Instant)>,
     next_stranger: u64,
     jobs: BTreeMap<u32, Job>,
     next_job: u32,
     had_job: bool,
+    /// Until when nobody is let in, since there were no descriptors left.
+    deaf_until: Option<Instant>,
     born: Instant,
+    /// When the events that are being handled were seen.
+    woken: Time,
     cores: Arc<Cores>,
     stop: bool,
 }
@@ -59,7 +70,11 @@ impl Server {
         mask.thread_block().map_err(io::Error::from)?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
         let signals = signals.map_err(io::Error::from)?;
-        let listener = listen_at(&options.socket)?;
+        let (listener, name) = listen_at(&options.socket)?;
+        if options.embedded {
+            end_election(&options.socket)?;
+        }
+        crate::crash::point("listening");
         let mut poller = Poller::new()?;
         poller.add(listener.as_fd(), Source::Listener)?;
         poller.add(signals.as_fd(), Source::Signals)?;
@@ -75,13 +90,16 @@ impl Server {
             options,
             poller,
             listener,
+            name,
             signals,
             strangers: HashMap::new(),
             next_stranger: 0,
             jobs: BTreeMap::new(),
             next_job: 0,
             had_job: false,
+            deaf_until: None,
             born: Instant::now(),
+            woken: job::now(),
             cores,
             stop: false,
         })
@@ -97,6 +115,7 @@ impl Server {
             let timeout = self.timeout();
             let quiet = self.jobs.values_mut().all(Job::park);
             let waited = self.poller.wait(if quiet { timeout } else { Some(0) }, &mut woken);
+            self.woken = job::now();
             self.jobs.values_mut().for_each(Job::unpark);
             waited?;
             let all = looked.elapsed() >= LOOK_AGAIN;
@@ -109,7 +128,10 @@ impl Server {
             for source in woken.drain(..) {
                 self.handle(source);
             }
-            self.clean_up();
+            for job in self.jobs.values_mut() {
+                job.tend_connections(&mut self.poller);
+            }
+            self.clean_up()?;
         }
         self.close();
         Ok(())
@@ -131,6 +153,9 @@ impl Server {
         if !self.strangers.is_empty() {
             at_most(PATIENCE);
         }
+        if self.deaf_until.is_some() {
+            at_most(DEAF);
+        }
         // Rounded up, or the loop would spin through the last fraction of a millisecond.
         wait.map(|w| w.as_micros().div_ceil(1000).min(10_000) as u16)
     }
@@ -142,10 +167,13 @@ impl Server {
             Source::Stranger(id) => self.stranger(id),
             // `look` has heard it already.
             Source::Bell(_) => {}
-            Source::Rank(job, id) => self.with(job, |job, poller| job.rank_packets(id, poller)),
-            Source::RankDeath(job, id) => self.with(job, |job, poller| job.rank_died(id, poller)),
+            Source::Rank(job, id, serial) => self.with(job, |job, poller| job.rank_packets(id, serial, poller)),
+            Source::RankDeath(job, id, serial) => self.with(job, |job, poller| job.rank_died(id, serial, poller)),
             Source::Worker(job, slot, gen_) => self.with(job, |job, poller| job.worker_packets(slot, gen_, poller)),
-            Source::WorkerDeath(job, slot, gen_) => self.with(job, |job, poller| job.worker_died(slot, gen_, poller)),
+            Source::WorkerDeath(job, slot, gen_) => {
+                let fired = self.woken;
+                self.with(job, |job, poller| job.worker_died(slot, gen_, fired, poller));
+            }
         }
     }
 
@@ -161,7 +189,10 @@ impl Server {
                 Ok(sock) => sock,
                 Err(nix::errno::Errno::EAGAIN) => return,
                 Err(e) => {
+                    // It stays readable: watched on, it would wake the loop without end.
                     tracing::warn!("cannot accept a connection: {e}; raise `ulimit -n` if it is too many open files");
+                    self.poller.remove(self.listener.as_fd(), Source::Listener);
+                    self.deaf_until = Some(Instant::now() + DEAF);
                     return;
                 }
             };
@@ -188,8 +219,13 @@ impl Server {
         let first = match conn.recv::<First>() {
             Ok(None) => return,
             Ok(Some(first)) => Some(first),
+            Err(Gone::End) => None,
             Err(e) => {
-                tracing::debug!("a connection ended before it said who it is: {e}");
+                let reason = format!(
+                    "the daemon could not take the first packet: {e}. Where descriptors were cut off, raise `ulimit -n`"
+                );
+                tracing::warn!(pid = conn.peer().pid, "{reason}");
+                let _ = conn.send(&ToRank::Failed { reason, rank: None, sample: None }, &[]);
                 None
             }
         };
@@ -226,7 +262,7 @@ impl Server {
             let reason =
                 format!("this daemon serves user {own}, and you are user {}: start one of your own", peer.uid);
             tracing::warn!(pid = peer.pid, "{reason}");
-            let _ = conn.send(&ToRank::Failed { reason, rank: None }, &[]);
+            let _ = conn.send(&ToRank::Failed { reason, rank: None, sample: None }, &[]);
             return;
         }
         let found = self.jobs.values().position(|job| job.name() == join.job && job.uid() == own);
@@ -245,7 +281,7 @@ impl Server {
                     Err(e) => {
                         let reason = format!("the daemon cannot set up job `{}`: {e}", join.job);
                         tracing::error!("{reason}");
-                        let _ = conn.send(&ToRank::Failed { reason, rank: None }, &[]);
+                        let _ = conn.send(&ToRank::Failed { reason, rank: None, sample: None }, &[]);
                         return;
                     }
                 }
@@ -255,7 +291,7 @@ impl Server {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if let Err((mut conn, refusal)) = job.join(conn, join, fds, &mut self.poller) {
             tracing::warn!(pid = peer.pid, "rank refused: {refusal}");
-            let _ = conn.send(&ToRank::Failed { reason: refusal.to_string(), rank: None }, &[]);
+            let _ = conn.send(&ToRank::Failed { reason: refusal.to_string(), rank: None, sample: None }, &[]);
         }
     }
 
@@ -268,7 +304,11 @@ impl Server {
     }
 
     /// Ends jobs without ranks and connections without words, and the embedded daemon without jobs.
-    fn clean_up(&mut self) {
+    fn clean_up(&mut self) -> Result<(), DaemonError> {
+        if self.deaf_until.is_some_and(|until| until <= Instant::now()) {
+            self.poller.add(self.listener.as_fd(), Source::Listener)?;
+            self.deaf_until = None;
+        }
         let over = |job: &Job| job.empty_since().is_some_and(|since| since.elapsed() >= LINGER);
         for id in self.jobs.iter().filter(|(_, job)| over(job)).map(|(&id, _)| id).collect::<Vec<_>>() {
             if let Some(mut job) = self.jobs.remove(&id) {
@@ -285,11 +325,14 @@ impl Server {
         if self.options.embedded && self.jobs.is_empty() && self.strangers.is_empty() {
             self.stop |= self.had_job || self.born.elapsed() > FIRST_RANK;
         }
+        Ok(())
     }
 
     fn close(&mut self) {
+        crate::crash::point("closing");
         // The socket first: whoever connects from now on finds nobody and starts a daemon anew.
-        remove_socket(&self.options.socket);
+        remove_socket(&self.options.socket, self.name);
+        crate::crash::point("socket.removed");
         for job in self.jobs.values_mut() {
             job.close(&mut self.poller);
         }
@@ -297,7 +340,7 @@ impl Server {
 }
 
 /// Listens at a path. A socket file without a listener is what a killed daemon left behind: it is replaced.
-fn listen_at(path: &Path) -> Result<OwnedFd, DaemonError> {
+fn listen_at(path: &Path) -> Result<(OwnedFd, FileId), DaemonError> {
     let seqpacket = || {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(io::Error::from)
@@ -322,12 +365,41 @@ fn listen_at(path: &Path) -> Result<OwnedFd, DaemonError> {
     }
     nix::sys::stat::umask(before);
     bound.map_err(|e| failed(e.into()))?;
+    let name = file_id(&path.symlink_metadata().map_err(failed)?);
     let backlog = Backlog::new(128).map_err(io::Error::from)?;
     listen(&sock, backlog).map_err(|e| failed(e.into()))?;
-    Ok(sock)
+    Ok((sock, name))
 }
 
-fn remove_socket(path: &PathBuf) {
+/// Device and inode of a file.
+type FileId = (u64, u64);
+
+fn file_id(meta: &std::fs::Metadata) -> FileId {
+    (meta.dev(), meta.ino())
+}
+
+/// An embedded daemon has the lock of its election as standard input, so that it is alone even if its starter died.
+/// Now that it listens nobody needs the lock: its file goes, if it is still this one that lies there.
+fn end_election(socket: &Path) -> io::Result<()> {
+    let lock = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    let path = PathBuf::from(path);
+    if path.symlink_metadata().is_ok_and(|there| lock.metadata().is_ok_and(|ours| file_id(&there) == file_id(&ours)))
+        && let Err(e) = std::fs::remove_file(&path)
+    {
+        tracing::warn!("cannot remove {}: {e}", path.display());
+    }
+    nix::unistd::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(())
+}
+
+/// Removes the socket's file, unless another daemon's is there by now.
+fn remove_socket(path: &Path, name: FileId) {
+    if path.symlink_metadata().is_ok_and(|there| file_id(&there) != name) {
+        tracing::warn!("{} belongs to another daemon by now: left alone", path.display());
+        return;
+    }
     if let Err(e) = std::fs::remove_file(path)
         && e.kind() != io::ErrorKind::NotFound
     {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::conn::{Conn, Gone};
 use super::pidfd::PidFd;
+use super::poller::{Poller, Source};
 use super::regions::Regions;
 use super::workers::segment_fd;
 use crate::proto::message::{Feedback, Words};
@@ -48,6 +49,8 @@ pub enum Phase {
 pub struct Session {
     /// Its number in the job.
     pub id: u16,
+    /// Tells it from every other session that had or will have the number.
+    pub serial: u32,
     /// The rank.
     pub rank: u32,
     /// Its stream.
@@ -70,6 +73,8 @@ pub struct Session {
     pub pending_start: Option<(u32, u32, u32)>,
     /// Workers that may have its slab mapped.
     pub mapped_by: BTreeSet<u16>,
+    /// Those of them that were asked to let go: once each, so that each answers once.
+    pub detaching: BTreeSet<u16>,
     /// Counters for the status.
     pub stats: SessionStats,
     /// The slab, to be handed to workers; never mapped here.
@@ -98,11 +103,11 @@ pub struct SessionStats {
 }
 
 impl Session {
-    /// Sets up inbox and bell.
+    /// Sets up inbox and bell for the rank at the other end of `conn`, which is not taken over yet.
     pub fn new(
-        id: u16,
+        (id, serial): (u16, u32),
         stream: StreamId,
-        conn: Conn,
+        conn: &Conn,
         slab: OwnedFd,
         join: &Join,
         hints: &Arc<Segment>,
@@ -117,10 +122,11 @@ impl Session {
         let pidfd = PidFd::of_peer(conn.fd(), conn.peer().pid as u32)?;
         Ok(Session {
             id,
+            serial,
             rank: join.rank,
             stream,
             phase: Phase::Live,
-            conn: Some(conn),
+            conn: None,
             pidfd: Some(pidfd),
             server: ServerId(join.node.unwrap_or(0) as u16),
             regions: Regions::new(join.slab_bytes),
@@ -128,6 +134,7 @@ impl Session {
             iter: 0,
             pending_start: None,
             mapped_by: BTreeSet::new(),
+            detaching: BTreeSet::new(),
             stats: SessionStats::default(),
             slab,
             inbox,
@@ -159,6 +166,21 @@ impl Session {
     /// The inbox.
     pub fn inbox(&self) -> &Segment {
         &self.inbox
+    }
+
+    /// Closes the rank's socket and stops watching its process.
+    pub fn unwatch(&mut self, job: u32, poller: &mut Poller) {
+        if let Some(conn) = self.conn.take() {
+            poller.remove(conn.fd(), Source::Rank(job, self.id, self.serial));
+        }
+        if let Some(pidfd) = self.pidfd.take() {
+            poller.remove(pidfd.as_fd(), Source::RankDeath(job, self.id, self.serial));
+        }
+    }
+
+    /// Whether something waits for room in the rank's lane.
+    pub fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
     }
 
     /// Tells the rank; what does not fit into its lane waits here, in order.

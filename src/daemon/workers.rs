@@ -43,6 +43,8 @@ pub struct Worker {
     pub pidfd: PidFd,
     /// Tickets handed over and not ended, oldest first.
     pub held: VecDeque<u64>,
+    /// Whether it has ended a ticket.
+    pub proven: bool,
     /// Sessions whose slab it may have mapped.
     pub attached: BTreeSet<u16>,
     /// The core it runs on, if it is pinned.
@@ -68,7 +70,8 @@ impl Worker {
         let ringer = Ringer::new(shared.hints.clone(), bell_of(slot), bell.clone()).map_err(io::Error::other)?;
         let token = token()?;
         let child = Command::new("/proc/self/exe")
-            .arg("worker")
+            // A job's name may begin with a dash.
+            .args(["worker", "--"])
             .args([shared.socket.as_os_str(), shared.job.as_ref(), slot.to_string().as_ref()])
             .env("HELIX_SHM_TOKEN", &token)
             // The lifeline reaches the worker as its standard input: inherited across exec without further ado.
@@ -82,6 +85,7 @@ impl Worker {
             conn: None,
             pidfd,
             held: VecDeque::new(),
+            proven: false,
             attached: BTreeSet::new(),
             core,
             child,

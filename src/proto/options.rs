@@ -132,7 +132,7 @@ impl Default for RunOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// By deadline: earliest step first, longest first within it, late binding, over all workers.
+    /// By deadline: what a rank waits for first, then what has to begin first; late binding, over all workers.
     #[default]
     Helix,
     /// One first-come-first-served pool for all ranks, a task a sample.

@@ -68,8 +68,12 @@ pub struct Join {
     /// Blocks of the slab that the rank still holds from a daemon that died: (grant, offset, length in bytes).
     /// No writer of that daemon's generation is alive when this is sent.
     pub held: Vec<(u32, u64, u64)>,
+    /// Whether the rank was in before, with a daemon that died.
+    pub rejoin: bool,
     /// NUMA node of the slab's pages, if known.
     pub node: Option<u32>,
+    /// Cores that the rank may run on: the workers of the job may use those of all its ranks.
+    pub cores: Vec<u32>,
 }
 
 /// What the daemon says to a rank.
@@ -90,6 +94,8 @@ pub enum ToRank {
         reason: String,
         /// The rank that caused it, if one did.
         rank: Option<u32>,
+        /// The sample that caused it, if one did; its [`ToRank::BadSample`] came before.
+        sample: Option<u64>,
     },
     /// A sample could not be decoded. What follows from it comes on the ring ([`super::message::kind::SKIP`]) or,
     /// when the loader raises, as [`ToRank::Failed`].

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::cost::{self, Work};
 use crate::proto::options::{RunOptions, StreamOptions};
 use crate::proto::transform::Facts;
 
@@ -39,6 +40,11 @@ pub trait Catalog: Send + Sync {
     fn row(&self, i: u64) -> u64;
     /// Facts of the `i`-th deliverable sample.
     fn facts(&self, i: u64) -> Facts;
+    /// What the `i`-th deliverable sample takes to decode, and what it costs the rank that receives it. A pure
+    /// function: who receives a sample follows from it. Overridden where more is known than the facts tell.
+    fn appraise(&self, i: u64, options: &StreamOptions) -> (Work, f64) {
+        cost::appraise(&self.facts(i), options)
+    }
 }
 
 /// What a finished ticket cost.

@@ -3,7 +3,7 @@
 //! A pure function of (options, samples' facts, permutation, step): nothing measured enters it.
 
 use super::balance;
-use super::cost::{self, Work};
+use super::cost::Work;
 use super::event::{Catalog, Place};
 use super::order::Permutation;
 use crate::proto::options::{Balance, Profile, StreamOptions};
@@ -37,7 +37,7 @@ impl StepPlan {
         for position in 0..options.global_batch() {
             let index = u64::from(order.at(first + position));
             let facts = catalog.facts(index);
-            let (work, cost) = cost::appraise(&facts, options);
+            let (work, cost) = catalog.appraise(index, options);
             let home_rank = (position / u64::from(options.batch_size)) as u32;
             let bytes = options.transform.max_bytes(&facts);
             planned.push(Planned { place: Place { sample: catalog.row(index), bytes, home_rank, cost }, work });

@@ -156,3 +156,22 @@ fn an_interrupted_run_leaves_nothing_behind() {
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
     assert!(left.is_empty(), "files left behind: {left:?}");
 }
+
+#[test]
+fn a_rank_that_leaves_before_all_are_in_ends_the_wait_of_the_others() {
+    let dir = folder();
+    let daemon = Daemon::start(dir.path());
+    let mut waiting = spec(&daemon.socket, 0, 3);
+    waiting.paced = true;
+    let mut first = Rank::start(&waiting);
+    assert_eq!(first.hear(), Some(Said::Up));
+    first.step();
+    let mut leaving = spec(&daemon.socket, 1, 3);
+    leaving.steps = 0;
+    let mut second = Rank::start(&leaving);
+    assert_eq!(second.hear(), Some(Said::Up));
+    match first.hear() {
+        Some(Said::Err(reason)) => assert!(reason.contains("rank 1") && reason.contains("left"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}

@@ -120,7 +120,7 @@ fn a_file_that_vanished_after_indexing_is_named() {
     let copy = dir.path().join("gone.mp4");
     std::fs::copy(&clip, &copy).unwrap();
     let manifest = dir.path().join("gone.arrow");
-    index(&[copy.clone()], &manifest);
+    index(std::slice::from_ref(&copy), &manifest);
     std::fs::remove_file(&copy).unwrap();
     let mut gone = spec(&daemon.socket, 0, 1);
     (gone.manifest, gone.batch_size) = (manifest, 1);

@@ -3,6 +3,8 @@
 //! A rank process is this test binary again, started on the test `rank_process` (see `rank`).
 #![cfg(feature = "decode")]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod deaths;
 mod harness;
 mod limits;

@@ -26,6 +26,7 @@ pub struct Spec {
     /// Steps to take; `u32::MAX` for the whole epoch.
     pub steps: u32,
     pub skip: bool,
+    pub drop_last: bool,
     pub balance: bool,
     pub policy: Policy,
     pub ragged: bool,
@@ -64,7 +65,7 @@ impl Spec {
             .batch_size(self.batch_size)
             .workers(self.workers)
             .seed(11)
-            .drop_last(true)
+            .drop_last(self.drop_last)
             .balance(if self.balance { Balance::Cost } else { Balance::None })
             .on_error(if self.skip { OnError::Skip } else { OnError::Raise })
             .policy(self.policy)

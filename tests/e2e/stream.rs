@@ -158,3 +158,14 @@ fn members_of_tars_give_the_stream_of_their_files() {
     assert_eq!(files.len(), 8);
     assert_eq!(files, members);
 }
+
+#[test]
+fn a_batch_of_more_samples_than_a_lane_has_messages_is_delivered() {
+    let folder = folder();
+    let daemon = Daemon::start(folder.path());
+    let large = run(&specs(&daemon, 1, |s| {
+        (s.batch_size, s.drop_last, s.slab_bytes) = (300, false, Some(40 << 20));
+    }));
+    let delivered: Vec<_> = large.values().flatten().flatten().collect();
+    assert_eq!(delivered.len(), 300, "48 clips, repeated until the step is full");
+}

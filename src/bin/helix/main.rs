@@ -33,7 +33,7 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = tracing_subscriber::EnvFilter::try_from_env("HELIX_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default_filter(&cli.command)));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time();
     lines.with_ansi(std::io::stderr().is_terminal()).init();
     match cli.command {
@@ -41,5 +41,13 @@ fn main() -> ExitCode {
         Command::DemoRank => demo::rank::main(),
         Command::Index(args) => index::run(&args),
         Command::Results(args) => results::run(&args),
+    }
+}
+
+/// What is said unless `HELIX_LOG` says otherwise. The demo reports the bad samples of its ranks, each file once.
+fn default_filter(command: &Command) -> &'static str {
+    match command {
+        Command::DemoRank => "warn,helix_shm::bad_sample=error",
+        _ => "warn",
     }
 }

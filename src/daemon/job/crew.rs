@@ -3,34 +3,54 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use super::{Job, Source};
+use super::{Job, Orphan, Source};
+use crate::crash;
 use crate::daemon::conn::{Conn, Gone};
 use crate::daemon::poller::Poller;
 use crate::daemon::regions::State;
-use crate::daemon::sessions::{LANE_CAPACITY, LANES, Phase, SESSION_BELLS, Session};
+use crate::daemon::sessions::{LANE_CAPACITY, LANES, MAX_WORKERS, Phase, SESSION_BELLS, Session};
 use crate::daemon::workers::{Shared, Worker, segment_fd};
 use crate::proto::message::{Body, Head, Ready, kind};
 use crate::proto::options::Policy;
 use crate::proto::session::{FromWorker, ToRank, ToWorker};
-use crate::sched::event::{Event, ServerId, WorkerId};
+use crate::sched::event::{Event, ServerId, Time, WorkerId};
 
 /// A sample that kills its worker by a fault of its own this often is bad.
 const MAX_FAULTS: u8 = 2;
 /// A sample that loses this many workers to SIGKILL is bad: the kernel's OOM killer looks the same as a person.
 const MAX_KILLS: u8 = 8;
-/// Workers that die before they introduce themselves, in a row, until the job is given up.
+/// Workers that die before they do anything, with no ticket ended by another in between, until the job is given up.
 const MAX_FAILED_STARTS: u32 = 5;
 
 impl Job {
-    /// Starts what is missing up to `wanted` workers.
-    pub(super) fn want_workers(&mut self, wanted: u16, pin: bool, poller: &mut Poller) {
+    /// Has what is missing up to `wanted` workers started, also what died while there was no rank to serve.
+    pub(super) fn want_workers(&mut self, wanted: u16, pin: bool) {
         self.pin = pin;
-        self.wanted_workers = self.wanted_workers.max(wanted);
-        while self.workers.len() < usize::from(self.wanted_workers) {
-            let slot = self.workers.len() as u16;
-            self.workers.push(None);
-            self.start_worker(slot, poller);
+        let wanted = self.affordable_workers(wanted);
+        // Ranks that come anew are not to pay for what went wrong before them.
+        self.failed_starts = 0;
+        let slots = self.workers.len().max(usize::from(wanted));
+        self.workers.resize_with(slots, || None);
+        for slot in 0..slots as u16 {
+            let planned = self.revive.iter().any(|(of, _)| *of == slot);
+            if self.workers[usize::from(slot)].is_none() && !planned {
+                self.revive.push((slot, Instant::now()));
+            }
         }
+    }
+
+    /// As many workers as there are open files for: each takes four, each rank six.
+    fn affordable_workers(&mut self, wanted: u16) -> u16 {
+        use nix::sys::resource::{Resource, getrlimit};
+        let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else { return wanted };
+        let others = 64 + 6 * self.sessions.len() as u64;
+        let most = (limit.saturating_sub(others) / 4).clamp(1, MAX_WORKERS.into()) as u16;
+        if most < wanted {
+            self.notice(format!(
+                "{most} workers instead of {wanted}, since the daemon may open {limit} files: raise `ulimit -n`"
+            ));
+        }
+        wanted.min(most)
     }
 
     fn start_worker(&mut self, slot: u16, poller: &mut Poller) {
@@ -43,7 +63,10 @@ impl Job {
             Ok(worker)
         });
         match started {
-            Ok(worker) => self.workers[usize::from(slot)] = Some(worker),
+            Ok(worker) => {
+                self.workers[usize::from(slot)] = Some(worker);
+                crash::point("worker.started");
+            }
             Err(e) => {
                 self.failed_starts += 1;
                 tracing::error!(job = self.name, slot, "cannot start a worker: {e}");
@@ -63,18 +86,16 @@ impl Job {
         self.revive.push((slot, Instant::now() + wait));
     }
 
-    /// Starts again what is due.
-    pub(super) fn revive_workers(&mut self, poller: &mut Poller) {
+    /// Starts again one worker that is due. One at a time: meanwhile nobody is heard.
+    pub(super) fn revive_a_worker(&mut self, poller: &mut Poller) {
         if self.revive.is_empty() {
             return;
         }
         let now = Instant::now();
-        let due: Vec<u16> = self.revive.iter().filter(|(_, at)| *at <= now).map(|&(slot, _)| slot).collect();
-        self.revive.retain(|(_, at)| *at > now);
-        for slot in due {
-            if self.workers[usize::from(slot)].is_none() && !self.sessions.is_empty() {
-                self.start_worker(slot, poller);
-            }
+        let Some(due) = self.revive.iter().position(|(_, at)| *at <= now) else { return };
+        let (slot, _) = self.revive.remove(due);
+        if self.workers[usize::from(slot)].is_none() && !self.sessions.is_empty() {
+            self.start_worker(slot, poller);
         }
     }
 
@@ -96,7 +117,7 @@ impl Job {
             worker.pidfd.kill();
             return Ok(());
         }
-        self.failed_starts = 0;
+        crash::point("worker.introduced");
         let node = worker.core.and_then(|core| self.cores.node.get(&core)).copied().unwrap_or(0);
         let live: Vec<u16> = self.sessions.values().filter(|s| s.phase == Phase::Live).map(|s| s.id).collect();
         for session in live {
@@ -129,6 +150,7 @@ impl Job {
             Ok(()) => {
                 worker.attached.insert(session);
                 s.mapped_by.insert(slot);
+                crash::point("attach.sent");
             }
             Err(e) => {
                 tracing::warn!(job = self.name, slot, "worker lost: {e}");
@@ -139,8 +161,9 @@ impl Job {
 
     /// Asks every worker to let go of a session's slab.
     pub(super) fn detach_all(&mut self, session: u16) {
-        let Some(s) = self.sessions.get(&session) else { return };
-        for slot in s.mapped_by.clone() {
+        let Some(s) = self.sessions.get_mut(&session) else { return };
+        for slot in s.mapped_by.difference(&s.detaching).copied().collect::<Vec<_>>() {
+            s.detaching.insert(slot);
             let Some(worker) = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut) else { continue };
             let Some(conn) = worker.conn.as_mut() else { continue };
             if conn.send(&ToWorker::Detach { session }, &[]).is_err() {
@@ -155,17 +178,14 @@ impl Job {
             let known = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut);
             let Some(worker) = known.filter(|w| w.generation == generation) else { return };
             let Some(conn) = worker.conn.as_mut() else { return };
-            let packet = conn.flush().and_then(|()| conn.recv::<FromWorker>());
-            let blocked = conn.is_blocked();
-            let fd = conn.fd();
-            poller.watch_output(fd, Source::Worker(self.id, slot, generation), blocked);
-            match packet {
-                Ok(Some((packet, _fds))) => self.worker_packet(slot, packet),
+            match conn.flush().and_then(|()| conn.recv::<FromWorker>()) {
+                Ok(Some((packet, fds))) if fds.is_empty() => self.worker_packet(slot, packet),
+                Ok(Some(_)) => self.quarantine(slot, "it sent descriptors"),
                 Ok(None) => break,
                 Err(e) => {
                     // Its pidfd says when it is dead; a live one without a socket is of no use.
                     tracing::debug!(job = self.name, slot, "worker's socket: {e}");
-                    poller.remove(fd, Source::Worker(self.id, slot, generation));
+                    poller.remove(conn.fd(), Source::Worker(self.id, slot, generation));
                     worker.pidfd.kill();
                     return;
                 }
@@ -186,10 +206,16 @@ impl Job {
 
     fn worker_packet(&mut self, slot: u16, packet: FromWorker) {
         match packet {
-            FromWorker::BadSample { ticket, stage, reason } => {
+            FromWorker::BadSample { ticket, mut stage, mut reason } => {
+                // It goes into a packet to the rank, which has a largest size.
+                shorten(&mut stage, 100);
+                shorten(&mut reason, 2000);
                 if self.flights.get(&ticket).is_some_and(|flight| flight.worker == slot) {
                     self.complaints.insert(ticket, (stage, reason));
                 }
+            }
+            FromWorker::Detached { session } if !self.is_detaching(slot, session) => {
+                self.quarantine(slot, "it let go of a session that it was not asked to let go of");
             }
             FromWorker::Detached { session } => {
                 // It ended its tickets of the session before; the session's number may be given away after.
@@ -199,9 +225,40 @@ impl Job {
                 }
                 self.unmapped(slot, session);
             }
-            FromWorker::Notice { text } => self.notice(text),
+            FromWorker::Notice { mut text } => {
+                shorten(&mut text, 2000);
+                self.notice(text);
+            }
             FromWorker::Introduce { .. } => self.quarantine(slot, "it introduced itself twice"),
         }
+    }
+
+    fn is_detaching(&self, slot: u16, session: u16) -> bool {
+        self.sessions.get(&session).is_some_and(|s| s.detaching.contains(&slot))
+    }
+
+    /// Watches sockets that have packets to send for room, and ends those to which nothing can be sent any more.
+    pub fn tend_connections(&mut self, poller: &mut Poller) {
+        let mut lost = Vec::new();
+        for session in self.sessions.values() {
+            let Some(conn) = &session.conn else { continue };
+            poller.watch_output(conn.fd(), Source::Rank(self.id, session.id, session.serial), conn.is_blocked());
+            if conn.is_broken() {
+                lost.push(session.id);
+            }
+        }
+        for worker in self.workers.iter().flatten() {
+            let Some(conn) = &worker.conn else { continue };
+            let source = Source::Worker(self.id, worker.slot, worker.generation);
+            poller.watch_output(conn.fd(), source, conn.is_blocked());
+            if conn.is_broken() {
+                worker.pidfd.kill();
+            }
+        }
+        for id in lost {
+            self.rank_lost(id, "its socket takes nothing any more", poller);
+        }
+        self.drive();
     }
 
     /// A worker has broken the protocol: it is ended, and replaced when it is dead.
@@ -213,8 +270,8 @@ impl Job {
         }
     }
 
-    /// A worker's pidfd fired: it is dead.
-    pub fn worker_died(&mut self, slot: u16, generation: u32, poller: &mut Poller) {
+    /// A worker's pidfd has fired, at `fired`: it is dead.
+    pub fn worker_died(&mut self, slot: u16, generation: u32, fired: Time, poller: &mut Poller) {
         let known = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut);
         if known.is_none_or(|w| w.generation != generation) {
             return;
@@ -223,6 +280,7 @@ impl Job {
         self.hear_worker(slot);
         self.fetch_complaints(slot);
         let Some(mut worker) = self.workers[usize::from(slot)].take() else { return };
+        crash::point("mourning.drained");
         poller.remove(worker.pidfd.as_fd(), Source::WorkerDeath(self.id, slot, generation));
         if let Some(conn) = &worker.conn {
             poller.remove(conn.fd(), Source::Worker(self.id, slot, generation));
@@ -231,13 +289,17 @@ impl Job {
         let (what, fault) = obituary(&status);
         tracing::warn!(job = self.name, slot, pid = worker.pid(), "worker died: {what}");
         self.stats.restarts += 1;
-        if !worker.is_up() {
+        // One that dies of itself before it does anything will do so again.
+        if !worker.is_up() || (fault && !worker.proven && worker.held.is_empty()) {
             self.failed_starts += 1;
         }
+        let idle = self.workers.iter().flatten().filter(|w| w.is_up() && w.held.is_empty()).count();
         for (nth, ticket) in worker.held.iter().enumerate() {
             // Only the oldest ticket was being decoded; the one behind it is innocent.
-            self.ticket_lost(*ticket, nth == 0, fault, &what);
+            let fault = (nth == 0).then_some(fault);
+            self.ticket_lost(*ticket, fault, &what, Orphan { since: fired, idle: nth < idle });
         }
+        crash::point("mourning.tickets");
         self.retell(slot);
         // It may have died between the word and the bell.
         self.sessions.values().for_each(Session::wake);
@@ -253,17 +315,20 @@ impl Job {
         if !self.sessions.is_empty() {
             self.start_later(slot, format!("worker processes end at once ({what})"));
         }
-        self.revive_workers(poller);
+        // Its tickets are with others before its successor, whose start takes milliseconds, is started.
         self.drive();
     }
 
-    /// A dead worker's ticket: again, or a bad sample when it has cost too many workers.
-    fn ticket_lost(&mut self, ticket: u64, suspect: bool, fault: bool, what: &str) {
+    /// A dead worker's ticket: again, or a bad sample when it has cost too many workers. `fault` is `None` when the
+    /// worker was not at it.
+    fn ticket_lost(&mut self, ticket: u64, fault: Option<bool>, what: &str, orphan: Orphan) {
         let Some(flight) = self.flights.remove(&ticket) else { return };
+        // It may have died between its reason and its Failed.
+        self.complaints.remove(&ticket);
         self.stats.reissued += 1;
         let Some(session) = self.sessions.get_mut(&flight.session) else { return };
         let Ok(region) = session.regions.lost(flight.grant, flight.slot) else { return };
-        if suspect {
+        if let Some(fault) = fault {
             let count = if fault { &mut region.faults } else { &mut region.kills };
             *count += 1;
         }
@@ -272,8 +337,9 @@ impl Job {
             self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
             self.bad_sample(&flight, "worker", &format!("it cost {cost} workers; the last one: {what}"));
         } else {
-            self.reap_block(flight.session, flight.grant);
+            self.orphans.insert((flight.session, flight.grant, flight.slot), orphan);
         }
+        self.reap_block(flight.session, flight.grant);
     }
 
     /// Repeats to the ranks what a dead worker had finished: its own message may never have been sent.
@@ -299,6 +365,8 @@ impl Job {
 
     /// Ends all workers: the job is over.
     pub fn close(&mut self, poller: &mut Poller) {
+        // All first, so that they die side by side.
+        self.workers.iter().flatten().for_each(|worker| worker.pidfd.kill());
         for worker in self.workers.drain(..).flatten() {
             poller.remove(worker.pidfd.as_fd(), Source::WorkerDeath(self.id, worker.slot, worker.generation));
             if let Some(conn) = &worker.conn {
@@ -306,13 +374,11 @@ impl Job {
             }
         }
         for session in self.sessions.values_mut() {
-            if let Some(mut conn) = session.conn.take() {
-                let _ = conn.send(&ToRank::Failed { reason: "the daemon is stopping".into(), rank: None }, &[]);
-                poller.remove(conn.fd(), Source::Rank(self.id, session.id));
+            if let Some(conn) = &mut session.conn {
+                let _ = conn
+                    .send(&ToRank::Failed { reason: "the daemon is stopping".into(), rank: None, sample: None }, &[]);
             }
-            if let Some(pidfd) = session.pidfd.take() {
-                poller.remove(pidfd.as_fd(), Source::RankDeath(self.id, session.id));
-            }
+            session.unwatch(self.id, poller);
         }
         poller.remove(self.bell.fd(), Source::Bell(self.id));
     }
@@ -325,6 +391,10 @@ impl Job {
             Policy::Helix | Policy::Pool => self.cores.default_workers(),
         }
     }
+}
+
+fn shorten(text: &mut String, most: usize) {
+    text.truncate(text.floor_char_boundary(most));
 }
 
 /// What a worker died of, and whether it was its own doing.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::cores::Cores;
+use super::histogram::Histogram;
 use super::poller::{Poller, Source};
 use super::sessions::{MAX_SESSIONS, SESSION_BELLS, SESSION_LANES, Session};
 use super::workers::Worker;
@@ -35,6 +36,10 @@ struct Stream {
     manifest: Arc<Manifest>,
     manifest_fd: OwnedFd,
     manifest_path: String,
+    /// Bytes of the largest batch that there can be.
+    largest_batch: u64,
+    /// When the first rank came back after a daemon's death.
+    rejoined: Option<Instant>,
     /// Session of each rank that has joined.
     members: BTreeMap<u32, u16>,
     /// Whether all have, and the scheduler serves it.
@@ -54,6 +59,24 @@ struct Flight {
     sample: u64,
     epoch: u32,
     step: u32,
+}
+
+/// A sample that has lost its worker.
+#[derive(Debug, Clone, Copy)]
+struct Orphan {
+    /// When the worker's pidfd fired.
+    since: Time,
+    /// Whether there was an idle worker for it.
+    idle: bool,
+}
+
+/// From a worker's pidfd firing to its ticket being with another worker, microseconds.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+struct Reissue {
+    /// Where there was an idle one.
+    idle: Histogram,
+    /// Where all were busy, or dead too: then it waits its turn.
+    busy: Histogram,
 }
 
 /// Counters of a job, for the status.
@@ -91,7 +114,6 @@ pub struct Job {
     sleeper: Sleeper,
     lifeline: (OwnedFd, OwnedFd),
     workers: Vec<Option<Worker>>,
-    wanted_workers: u16,
     pin: bool,
     failed_starts: u32,
     next_generation: u32,
@@ -106,11 +128,20 @@ pub struct Job {
     scratch: Vec<Decision>,
     wake: Option<Time>,
     flights: HashMap<u64, Flight>,
+    /// Samples (session, grant, slot) that have lost their worker.
+    orphans: HashMap<(u16, u32, u16), Orphan>,
+    /// How long they were without one: where there was an idle worker, and else.
+    reissue: Reissue,
     complaints: HashMap<u64, (String, String)>,
     notices: HashSet<String>,
     stats: JobStats,
     empty_since: Instant,
 }
+
+/// How long what did not fit into a rank's lane waits before it is tried again, nanoseconds.
+const FLUSH_NS: u64 = 1_000_000;
+/// Most different lines that a job says to its ranks.
+const MAX_NOTICES: usize = 100;
 
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 pub fn now() -> Time {
@@ -146,7 +177,6 @@ impl Job {
             sleeper,
             lifeline: (read, write),
             workers: Vec::new(),
-            wanted_workers: 0,
             pin: true,
             failed_starts: 0,
             next_generation: 1,
@@ -160,6 +190,8 @@ impl Job {
             scratch: Vec::new(),
             wake: None,
             flights: HashMap::new(),
+            orphans: HashMap::new(),
+            reissue: Reissue::default(),
             complaints: HashMap::new(),
             notices: HashSet::new(),
             stats: JobStats::default(),
@@ -186,7 +218,8 @@ impl Job {
     pub fn sleep_ns(&self) -> Option<u64> {
         let tick = self.wake.map(|wake| wake.saturating_sub(now()));
         let revive = self.revive.iter().map(|(_, at)| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
-        tick.into_iter().chain(revive).min()
+        let backlog = self.sessions.values().any(Session::has_backlog).then_some(FLUSH_NS);
+        tick.into_iter().chain(revive).chain(backlog).min()
     }
 
     /// Says that the daemon is about to sleep. `false` if there is news already.
@@ -214,17 +247,23 @@ impl Job {
                 Some(session) => self.hear_rank(session as u16, poller),
             }
         }
+        self.sessions.values_mut().filter(|session| session.has_backlog()).for_each(Session::flush);
+        if all {
+            self.give_up_on_missing_ranks();
+        }
         if self.wake.is_some_and(|wake| wake <= now()) {
             self.wake = None;
             self.events.push_back(Event::Tick);
         }
-        self.revive_workers(poller);
+        self.drive();
+        self.revive_a_worker(poller);
         self.drive();
     }
 
     /// Says a line to every rank of the job, once.
     fn notice(&mut self, text: String) {
-        if !self.notices.insert(text.clone()) {
+        // Each once, and no more than anyone would read.
+        if self.notices.len() >= MAX_NOTICES || !self.notices.insert(text.clone()) {
             return;
         }
         tracing::warn!(job = self.name, "{text}");
@@ -265,7 +304,7 @@ impl Job {
         let workers: Vec<_> = workers.collect();
         serde_json::json!({
             "job": self.name, "uid": self.uid, "sessions": sessions, "workers": workers, "stats": self.stats,
-            "tickets_in_flight": self.flights.len(),
+            "tickets_in_flight": self.flights.len(), "reissue_us": self.reissue,
         })
     }
 }

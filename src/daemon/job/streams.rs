@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Job, Source, Stream};
-use crate::daemon::conn::Conn;
+use crate::crash;
+use crate::daemon::conn::{Conn, Gone};
 use crate::daemon::poller::Poller;
 use crate::daemon::regions::Regions;
 use crate::daemon::sessions::{
@@ -19,10 +20,26 @@ use crate::proto::options::StreamOptions;
 use crate::proto::session::{FromRank, Join, Opened, ToRank};
 use crate::sched::event::{Catalog, Event, Place, StreamId};
 
+/// How long ranks that come back after a daemon's death wait for those that do not.
+const REJOIN: Duration = Duration::from_secs(30);
+
 /// Why a rank may not join; goes to the rank as it is.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refusal(pub String);
+
+/// Who is to blame for the end of a stream, if anyone.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Culprit {
+    pub(super) rank: Option<u32>,
+    pub(super) sample: Option<u64>,
+}
+
+impl Culprit {
+    fn rank(rank: u32) -> Culprit {
+        Culprit { rank: Some(rank), sample: None }
+    }
+}
 
 impl From<std::io::Error> for Refusal {
     fn from(e: std::io::Error) -> Self {
@@ -39,37 +56,23 @@ impl Job {
         fds: Vec<OwnedFd>,
         poller: &mut Poller,
     ) -> Result<(), (Conn, Refusal)> {
-        let prepared = self.prepare(&join, fds);
-        let (stream, slab) = match prepared {
-            Ok(prepared) => prepared,
-            Err(refusal) => return Err((conn, refusal)),
-        };
-        let Some(id) = (0..MAX_SESSIONS as u16).find(|id| !self.sessions.contains_key(id)) else {
-            return Err((
-                conn,
-                Refusal(format!("job `{}` has {MAX_SESSIONS} sessions, the most there can be", self.name)),
-            ));
-        };
-        let mut session = match Session::new(id, stream, conn, slab, &join, &self.hints) {
-            Ok(session) => session,
-            // The connection went into the session; the rank sees its end and the log has the reason.
-            Err(e) => {
-                tracing::error!(job = self.name, rank = join.rank, "cannot set up a session: {e}");
-                return Ok(());
+        match self.prepare(&join, fds, &conn) {
+            Ok(mut session) => {
+                session.conn = Some(conn);
+                self.admit(session, &join, poller);
+                Ok(())
             }
-        };
-        for &(grant, offset, len) in &join.held {
-            if let Err(e) = session.regions.hold(grant, offset, len) {
-                let Some(conn) = session.conn.take() else { return Ok(()) };
-                return Err((conn, Refusal(format!("block {grant} said to be held over a restart: {e}"))));
+            Err(refusal) => {
+                // A stream that was opened for this rank alone has nobody.
+                let empty = |s: &Stream| s.loader == join.loader && !s.closed && s.members.is_empty();
+                self.streams.retain(|_, stream| !empty(stream));
+                Err((conn, refusal))
             }
         }
-        self.admit(session, &join, poller);
-        Ok(())
     }
 
     /// Everything that can refuse a rank, before anything is changed for it.
-    fn prepare(&mut self, join: &Join, fds: Vec<OwnedFd>) -> Result<(StreamId, OwnedFd), Refusal> {
+    fn prepare(&mut self, join: &Join, fds: Vec<OwnedFd>, conn: &Conn) -> Result<Session, Refusal> {
         if join.version != proto::VERSION {
             let ours = proto::VERSION;
             return Err(Refusal(format!(
@@ -100,21 +103,29 @@ impl Job {
             None => self.open_stream(join, manifest)?,
         };
         let stream = &self.streams[&id.0];
-        let most = largest_batch(&stream.manifest, &stream.options);
-        let wanted = 2 * most;
+        let most = stream.largest_batch;
+        // Blocks of differing sizes leave gaps: with room for a third, one block anywhere leaves a gap for another.
+        let (count, name) = if stream.options.transform.is_uniform() { (2, "two") } else { (3, "three") };
+        let wanted = most.saturating_mul(count);
         if join.slab_bytes < wanted {
-            let nobody = stream.members.is_empty();
-            let refusal = Refusal(format!(
-                "a slab of {} bytes cannot hold two batches of {most} bytes: set the slab to at least {wanted} bytes ({} MiB), or lower the batch size",
+            return Err(Refusal(format!(
+                "a slab of {} bytes cannot hold {name} batches of {most} bytes: set the slab to at least {wanted} bytes ({} MiB), or lower the batch size",
                 join.slab_bytes,
                 wanted.div_ceil(1 << 20)
-            ));
-            if nobody {
-                self.streams.remove(&id.0);
-            }
-            return Err(refusal);
+            )));
         }
-        Ok((id, slab))
+        let number = (0..MAX_SESSIONS as u16).find(|id| !self.sessions.contains_key(id));
+        let number = number.ok_or_else(|| {
+            Refusal(format!("job `{}` has {MAX_SESSIONS} sessions, the most there can be", self.name))
+        })?;
+        let serial = self.next_generation;
+        self.next_generation += 1;
+        let mut session = Session::new((number, serial), id, conn, slab, join, &self.hints)?;
+        for &(grant, offset, len) in &join.held {
+            let held = session.regions.hold(grant, offset, len);
+            held.map_err(|e| Refusal(format!("block {grant} said to be held over a restart: {e}")))?;
+        }
+        Ok(session)
     }
 
     fn open_stream(&mut self, join: &Join, manifest: OwnedFd) -> Result<StreamId, Refusal> {
@@ -138,12 +149,14 @@ impl Job {
             id,
             Stream {
                 loader: join.loader.clone(),
+                largest_batch: largest_batch(&manifest, &join.stream),
                 options: Arc::new(join.stream.clone()),
                 run: join.run.clone(),
                 manifest: Arc::new(manifest),
                 manifest_fd: again,
                 manifest_path: join.manifest.clone(),
                 members: BTreeMap::new(),
+                rejoined: None,
                 opened: false,
                 closed: false,
             },
@@ -196,10 +209,10 @@ impl Job {
         };
         let watched = session.welcome(&packet, &self.hints, &self.bell, &self.lifeline.0).and_then(|()| {
             if let Some(conn) = &session.conn {
-                poller.add(conn.fd(), Source::Rank(self.id, id))?;
+                poller.add(conn.fd(), Source::Rank(self.id, id, session.serial))?;
             }
             if let Some(pidfd) = &session.pidfd {
-                poller.add(pidfd.as_fd(), Source::RankDeath(self.id, id))?;
+                poller.add(pidfd.as_fd(), Source::RankDeath(self.id, id, session.serial))?;
             }
             Ok(())
         });
@@ -213,13 +226,13 @@ impl Job {
         self.sessions.insert(id, session);
         if let Some(s) = self.streams.get_mut(&stream.0) {
             s.members.insert(join.rank, id);
+            if join.rejoin {
+                s.rejoined.get_or_insert_with(Instant::now);
+            }
         }
+        crash::point("rank.admitted");
         let world = join.stream.world;
-        let workers = match join.run.workers {
-            0 => self.default_workers(join.run.policy, world),
-            n => n,
-        };
-        self.want_workers(workers.clamp(1, MAX_WORKERS.into()) as u16, join.run.pin, poller);
+        self.cores = Arc::new(self.cores.with(&join.cores));
         for slot in 0..self.workers.len() as u16 {
             self.attach(slot, id);
         }
@@ -235,16 +248,40 @@ impl Job {
             return;
         }
         stream.opened = true;
+        crash::point("stream.complete");
+        let (run, world) = (stream.run.clone(), stream.options.world);
+        let members: Vec<u16> = stream.members.values().copied().collect();
         self.events.push_back(Event::StreamOpened {
             stream: id,
             options: stream.options.clone(),
             run: stream.run.clone(),
             catalog: stream.manifest.clone(),
         });
-        for session in stream.members.values().copied().collect::<Vec<_>>() {
+        // Only now is it known on which cores the ranks run: workers started before would crowd the first rank's.
+        let workers = match run.workers {
+            0 => self.default_workers(run.policy, world),
+            n => n,
+        };
+        self.want_workers(workers.clamp(1, MAX_WORKERS.into()) as u16, run.pin);
+        for session in members {
             if let Some((iter, epoch, step)) = self.sessions.get_mut(&session).and_then(|s| s.pending_start.take()) {
                 self.start(session, iter, epoch, step);
             }
+        }
+    }
+
+    /// Ends streams whose ranks came back after a daemon's death, but not all of them.
+    pub(super) fn give_up_on_missing_ranks(&mut self) {
+        let late = |s: &Stream| !s.opened && !s.closed && s.rejoined.is_some_and(|at| at.elapsed() > REJOIN);
+        for id in self.streams.iter().filter(|(_, s)| late(s)).map(|(&id, _)| id).collect::<Vec<_>>() {
+            let stream = &self.streams[&id];
+            let missing: Vec<_> = (0..stream.options.world).filter(|r| !stream.members.contains_key(r)).collect();
+            let reason = format!(
+                "the daemon was replaced, and rank {} of loader `{}` did not come back within {REJOIN:?}",
+                missing.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
+                stream.loader
+            );
+            self.fail_stream(StreamId(id), &reason, Culprit { rank: missing.first().copied(), sample: None });
         }
     }
 
@@ -260,21 +297,21 @@ impl Job {
             // A socket that does not take it says so by itself, and ends the session.
             let _ = conn.send(&ToRank::Started { iter }, &[]);
         }
+        crash::point("start.said");
         let (stream, rank, server) = (s.stream, s.rank, s.server);
         self.events.push_back(Event::RankStarted { stream, rank, server, iter, epoch, step });
     }
 
     /// Packets of a rank wait, or its socket takes output again.
-    pub fn rank_packets(&mut self, id: u16, poller: &mut Poller) {
+    pub fn rank_packets(&mut self, id: u16, serial: u32, poller: &mut Poller) {
         loop {
-            let Some(session) = self.sessions.get_mut(&id) else { return };
-            let Some(conn) = session.conn.as_mut() else { return };
-            let packet = conn.flush().and_then(|()| conn.recv::<FromRank>());
-            let blocked = conn.is_blocked();
-            poller.watch_output(conn.fd(), Source::Rank(self.id, id), blocked);
-            match packet {
-                Ok(Some((packet, _fds))) => self.rank_packet(id, packet, poller),
+            let known = self.sessions.get_mut(&id).filter(|session| session.serial == serial);
+            let Some(conn) = known.and_then(|session| session.conn.as_mut()) else { break };
+            match conn.flush().and_then(|()| conn.recv::<FromRank>()) {
+                Ok(Some((packet, fds))) if fds.is_empty() => self.rank_packet(id, packet, poller),
+                Ok(Some(_)) => self.refuse_rank(id, "a packet with descriptors that belong to none", poller),
                 Ok(None) => break,
+                Err(e @ (Gone::Packet(_) | Gone::Io(_))) => self.refuse_rank(id, &e.to_string(), poller),
                 Err(e) => {
                     self.rank_lost(id, &format!("its connection ended ({e})"), poller);
                     break;
@@ -309,11 +346,19 @@ impl Job {
         if session.phase == Phase::Live {
             session.phase = Phase::Leaving;
             let (stream, rank) = (session.stream, session.rank);
+            let begun = self.streams.get(&stream.0).is_none_or(|s| s.opened || s.closed);
+            if let Some(s) = self.streams.get_mut(&stream.0).filter(|_| !begun) {
+                // The others wait for all to be in, which cannot be any more.
+                s.members.remove(&rank);
+                let reason = format!("rank {rank} of loader `{}` left before all ranks were in", s.loader);
+                self.fail_stream(stream, &reason, Culprit::rank(rank));
+            }
             self.events.push_back(Event::RankLeft { stream, rank });
             self.drop_member(stream, rank);
             self.drive();
         }
         self.detach_all(id);
+        crash::point("leave.heard");
         self.say_bye_if_quiet(id);
     }
 
@@ -324,31 +369,23 @@ impl Job {
         tracing::error!(job = self.name, rank = session.rank, "rank refused: {why}");
         if let Some(conn) = session.conn.as_mut() {
             let reason = format!("the daemon ends this session: {why}");
-            let _ = conn.send(&ToRank::Failed { reason, rank: Some(session.rank) }, &[]);
+            let _ = conn.send(&ToRank::Failed { reason, rank: Some(session.rank), sample: None }, &[]);
         }
         self.rank_lost(id, &format!("it broke the protocol: {why}"), poller);
     }
 
     /// A rank's pidfd fired.
-    pub fn rank_died(&mut self, id: u16, poller: &mut Poller) {
-        if let Some(session) = self.sessions.get_mut(&id) {
-            if let Some(pidfd) = session.pidfd.take() {
-                poller.remove(pidfd.as_fd(), Source::RankDeath(self.id, id));
-            }
+    pub fn rank_died(&mut self, id: u16, serial: u32, poller: &mut Poller) {
+        if self.sessions.get(&id).is_some_and(|session| session.serial == serial) {
             self.rank_lost(id, "its process died", poller);
             self.drive();
         }
     }
 
     /// The rank is not there any more. In the middle of things that ends the stream for the others too.
-    fn rank_lost(&mut self, id: u16, why: &str, poller: &mut Poller) {
+    pub(super) fn rank_lost(&mut self, id: u16, why: &str, poller: &mut Poller) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        if let Some(conn) = session.conn.take() {
-            poller.remove(conn.fd(), Source::Rank(self.id, id));
-        }
-        if let Some(pidfd) = session.pidfd.take() {
-            poller.remove(pidfd.as_fd(), Source::RankDeath(self.id, id));
-        }
+        session.unwatch(self.id, poller);
         let (phase, stream, rank) = (session.phase, session.stream, session.rank);
         if phase == Phase::Live {
             session.phase = Phase::Over;
@@ -357,13 +394,13 @@ impl Job {
                 self.streams.get(&stream.0).map_or("", |s| &s.loader)
             );
             tracing::error!(job = self.name, rank, "{pid_note}");
-            self.fail_stream(stream, &pid_note, Some(rank));
+            self.fail_stream(stream, &pid_note, Culprit::rank(rank));
         }
         self.session_ended(id, poller);
     }
 
     /// Ends a stream: every rank that is still there is told why.
-    pub(super) fn fail_stream(&mut self, id: StreamId, reason: &str, culprit: Option<u32>) {
+    pub(super) fn fail_stream(&mut self, id: StreamId, reason: &str, culprit: Culprit) {
         let Some(stream) = self.streams.get_mut(&id.0) else { return };
         if std::mem::replace(&mut stream.closed, true) {
             return;
@@ -374,7 +411,10 @@ impl Job {
             let Some(s) = self.sessions.get_mut(&session) else { continue };
             s.phase = Phase::Over;
             if let Some(conn) = s.conn.as_mut() {
-                let _ = conn.send(&ToRank::Failed { reason: reason.to_string(), rank: culprit }, &[]);
+                let _ = conn.send(
+                    &ToRank::Failed { reason: reason.to_string(), rank: culprit.rank, sample: culprit.sample },
+                    &[],
+                );
             }
             self.detach_all(session);
         }
@@ -384,7 +424,7 @@ impl Job {
     pub(super) fn fail_all(&mut self, reason: &str) {
         tracing::error!(job = self.name, "{reason}");
         for id in self.streams.keys().copied().collect::<Vec<_>>() {
-            self.fail_stream(StreamId(id), reason, None);
+            self.fail_stream(StreamId(id), reason, Culprit::default());
         }
     }
 
@@ -408,9 +448,7 @@ impl Job {
     /// The session's connection is gone: it vanishes when no worker has its slab any more.
     fn session_ended(&mut self, id: u16, poller: &mut Poller) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        if let Some(conn) = session.conn.take() {
-            poller.remove(conn.fd(), Source::Rank(self.id, id));
-        }
+        session.unwatch(self.id, poller);
         if session.phase == Phase::Live {
             session.phase = Phase::Over;
         }
@@ -420,8 +458,11 @@ impl Job {
 
     /// A worker has let go of a session's slab, by its word or by its death.
     pub(super) fn unmapped(&mut self, slot: u16, session: u16) {
+        // What it says of this session from now on is not to be believed: the number may be given away.
+        self.flights.retain(|_, flight| (flight.worker, flight.session) != (slot, session));
         if let Some(s) = self.sessions.get_mut(&session) {
             s.mapped_by.remove(&slot);
+            s.detaching.remove(&slot);
         }
         self.say_bye_if_quiet(session);
         self.forget_if_quiet(session);
@@ -434,6 +475,7 @@ impl Job {
             && let Some(conn) = session.conn.as_mut()
         {
             let _ = conn.send(&ToRank::Bye, &[]);
+            crash::point("bye.said");
         }
     }
 
@@ -444,6 +486,7 @@ impl Job {
         }
         if let Some(session) = self.sessions.remove(&id) {
             let stream = session.stream.0;
+            self.orphans.retain(|orphan, _| orphan.0 != id);
             if !self.sessions.values().any(|s| s.stream.0 == stream) {
                 self.close_in_sched(StreamId(stream));
                 self.streams.remove(&stream);

@@ -1,7 +1,11 @@
 //! The work itself: decisions of the scheduler carried out, and what ranks and workers say of it taken in.
 
+use super::streams::Culprit;
 use super::{Flight, Job, now};
+use crate::crash;
 use crate::daemon::poller::Poller;
+use crate::daemon::regions::Made;
+use crate::daemon::sessions::{FEEDBACK_CAPACITY, Phase};
 use crate::proto::message::{
     Batch, Body, DONE_UNTOLD, Done, Entry, Feedback, Head, Ready, Ticket, Words, head, kind,
 };
@@ -62,6 +66,7 @@ impl Job {
         let Some(session) = self.member(stream, rank).and_then(|id| self.sessions.get_mut(&id)) else { return false };
         let Some(grant) = session.regions.grant(iter, epoch, step, places) else { return false };
         session.grants.insert((iter, step), grant);
+        crash::point("block.taken");
         let Some(block) = session.regions.block(grant) else { return false };
         let id = session.id;
         let (offset, len) = (block.offset, block.len);
@@ -75,9 +80,13 @@ impl Job {
             let Place { sample, bytes: len, home_rank, cost: tokens } = region.place;
             Entry { head, sample, offset: region.offset, len, grant, home_rank, reserved: 0, tokens }.words()
         }));
-        for words in news {
+        for (nth, words) in news.into_iter().enumerate() {
             session.tell(words);
+            if nth == 0 {
+                crash::point("batch.told");
+            }
         }
+        crash::point("entries.told");
         true
     }
 
@@ -110,7 +119,13 @@ impl Job {
         let message = Ticket { head, ticket, sample, offset: region.offset, len, grant, step, epoch, due_ms };
         self.stats.tickets += 1;
         self.flights.insert(ticket, Flight { worker, session: id, grant, slot, attempt, sample, epoch, step });
-        if !w.push(&message) {
+        crash::point("ticket.assigned");
+        if w.push(&message) {
+            if let Some(orphan) = self.orphans.remove(&(id, grant, slot)) {
+                let times = if orphan.idle { &mut self.reissue.idle } else { &mut self.reissue.busy };
+                times.note(now().saturating_sub(orphan.since) / 1000);
+            }
+        } else {
             // Its death will give the ticket to someone else.
             w.held.push_back(ticket);
             self.quarantine(worker, "its ticket ring is spoilt");
@@ -149,9 +164,17 @@ impl Job {
             return Ok(());
         }
         self.check_output(&done, &flight)?;
+        crash::point("done.heard");
         self.settle(slot, done.ticket);
         let Some(session) = self.sessions.get_mut(&flight.session) else { return Ok(()) };
-        let told = session.regions.done(flight.grant, flight.slot, slot, done.written, done.shape);
+        let told = session.regions.done(Made {
+            grant: flight.grant,
+            slot: flight.slot,
+            attempt: flight.attempt,
+            worker: slot,
+            written: done.written,
+            shape: done.shape,
+        });
         told.map_err(|e| e.to_string())?;
         if done.flags & DONE_UNTOLD != 0
             && let Ok(region) = session.regions.region(flight.grant, flight.slot)
@@ -197,6 +220,8 @@ impl Job {
         self.flights.remove(&ticket);
         if let Some(worker) = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut) {
             worker.held.retain(|held| *held != ticket);
+            worker.proven = true;
+            self.failed_starts = 0;
         }
     }
 
@@ -216,11 +241,12 @@ impl Job {
         if session.regions.skip(flight.grant, flight.slot).is_err() {
             return;
         }
-        let released = session.regions.block(flight.grant).is_none_or(|block| block.released);
+        // Given up with its batch or its session: nobody waits for it.
+        let given_up =
+            session.phase != Phase::Live || session.regions.block(flight.grant).is_none_or(|block| block.released);
         let (stream, rank) = (session.stream, session.rank);
         self.reap_block(flight.session, flight.grant);
-        if released {
-            // Given up with its batch; nobody waits for it.
+        if given_up {
             return;
         }
         let Some(s) = self.streams.get(&stream.0) else { return };
@@ -229,32 +255,38 @@ impl Job {
         let (sample, epoch, step) = (flight.sample, flight.epoch, flight.step);
         tracing::warn!(job = self.name(), rank, sample, path, stage, reason, "bad sample");
         self.stats.bad += 1;
-        let Some(session) = self.sessions.get_mut(&flight.session) else { return };
-        session.stats.skipped += 1;
-        if let Some(conn) = session.conn.as_mut() {
-            let bad =
-                BadSample { sample, path: path.clone(), epoch, step, stage: stage.into(), reason: reason.into() };
-            // A socket that does not take it ends the session by itself.
-            let _ = conn.send(&ToRank::BadSample(bad), &[]);
-        }
+        let bad = BadSample { sample, path: path.clone(), epoch, step, stage: stage.into(), reason: reason.into() };
+        let bad = ToRank::BadSample(bad);
         match on_error {
             OnError::Skip => {
+                let Some(session) = self.sessions.get_mut(&flight.session) else { return };
+                session.stats.skipped += 1;
+                if let Some(conn) = session.conn.as_mut() {
+                    // A socket that does not take it ends the session, when connections are tended.
+                    let _ = conn.send(&bad, &[]);
+                }
                 let head = Head { kind: kind::SKIP, session: session.id, attempt: flight.attempt, slot: flight.slot };
                 let grant = flight.grant;
                 session.tell(Ready { head, sample, grant, step, ..bytemuck::Zeroable::zeroed() }.words());
             }
             OnError::Raise => {
+                for session in self.sessions.values_mut().filter(|session| session.stream == stream) {
+                    if let Some(conn) = session.conn.as_mut() {
+                        let _ = conn.send(&bad, &[]);
+                    }
+                }
                 let reason = format!(
                     "sample {sample} ({path}) could not be made, at stage `{stage}`: {reason}. Set on_error = skip to go on without such samples"
                 );
-                self.fail_stream(stream, &reason, None);
+                self.fail_stream(stream, &reason, Culprit { rank: None, sample: Some(sample) });
             }
         }
     }
 
     /// Takes what a rank has to say.
     pub(super) fn hear_rank(&mut self, id: u16, poller: &mut Poller) {
-        loop {
+        // A ring's worth at a time: a rank that never stops must not keep the daemon from the others.
+        for _ in 0..FEEDBACK_CAPACITY {
             let Some(session) = self.sessions.get_mut(&id) else { return };
             session.flush();
             if session.tampered() {
@@ -276,19 +308,23 @@ impl Job {
     fn rank_says(&mut self, id: u16, words: &Words) -> Result<(), String> {
         let feedback = Feedback::parse(words).map_err(|e| e.to_string())?;
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        if feedback.head.session != id {
+            return Err(format!("it spoke in the name of session {}", feedback.head.session));
+        }
         let (stream, rank) = (session.stream, session.rank);
         if head(words).kind == kind::STEP_END {
             let Feedback { iter, step, wait_ns, busy_ns, .. } = feedback;
             session.stats.steps += 1;
-            session.stats.wait_ns += wait_ns;
+            session.stats.wait_ns = session.stats.wait_ns.saturating_add(wait_ns);
             session.stats.wait_max_ns = session.stats.wait_max_ns.max(wait_ns);
-            session.stats.copied += feedback.copied;
+            session.stats.copied = session.stats.copied.saturating_add(feedback.copied);
             self.events.push_back(Event::StepEnded { stream, rank, iter, step, wait_ns, busy_ns });
             return Ok(());
         }
+        crash::point("release.heard");
         let grant = session.grant_of(&feedback);
         let grant = grant.ok_or_else(|| format!("it released grant {}, which it does not hold", feedback.grant))?;
-        session.stats.copied += feedback.copied;
+        session.stats.copied = session.stats.copied.saturating_add(feedback.copied);
         session.regions.release(grant).map_err(|e| e.to_string())?;
         self.reap_block(id, grant);
         Ok(())
@@ -298,7 +334,9 @@ impl Job {
     pub(super) fn reap_block(&mut self, id: u16, grant: u32) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(block) = session.regions.reap(grant) else { return };
+        crash::point("block.freed");
         session.grants.remove(&(block.iter, block.step));
+        self.orphans.retain(|&(session, of, _), _| (session, of) != (id, grant));
         let (stream, rank) = (session.stream, session.rank);
         self.events.push_back(Event::Released { stream, rank, iter: block.iter, step: block.step });
     }

@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use super::{LOOK_AGAIN, WorkerError};
@@ -21,6 +23,8 @@ use crate::ring::segment::Segment;
 use crate::ring::slab::Slab;
 use crate::ring::spsc::{Consumer, Producer, ring_bytes};
 
+/// How long a ticket waits for the packet that attaches its session.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 /// Entries that a hints segment has; its size is checked when it is mapped.
 const HINTS: usize = 961;
 
@@ -82,7 +86,7 @@ pub(super) struct Daemon {
     tickets: Consumer,
     done: Producer,
     ringer: Ringer,
-    sessions: HashMap<u16, Arc<Attached>>,
+    sessions: HashMap<u16, Rc<Attached>>,
     buf: Vec<u8>,
     /// Packets that were read while one that attaches was looked for.
     early: std::collections::VecDeque<ToWorker>,
@@ -120,6 +124,7 @@ impl Daemon {
         let tickets = Consumer::new(link.clone(), 0, link_capacity).map_err(io::Error::other)?;
         let done = Producer::fresh(link, ring_bytes(link_capacity), link_capacity).map_err(io::Error::other)?;
         nonblocking(&sock)?;
+        crate::crash::point("welcomed");
         let daemon = Daemon {
             sock,
             slot,
@@ -170,11 +175,19 @@ impl Daemon {
         }
     }
 
-    /// Carries out the attaching packets that wait; others are kept for their turn.
-    pub(super) fn attach_pending(&mut self) -> Result<(), WorkerError> {
+    /// Carries out the attaching packets until this session is attached; others are kept for their turn.
+    pub(super) fn attach_pending(&mut self, session: u16) -> Result<(), WorkerError> {
+        let begun = std::time::Instant::now();
         let mut kept = std::mem::take(&mut self.early);
-        while let Packet::Some(packet) = self.packet()? {
-            kept.push_back(packet);
+        loop {
+            match self.packet()? {
+                Packet::Some(packet) => kept.push_back(packet),
+                Packet::None if !self.sessions.contains_key(&session) && begun.elapsed() < PATIENCE => {
+                    let mut fds = [PollFd::new(self.sock.as_fd(), PollFlags::POLLIN)];
+                    let _ = poll(&mut fds, PollTimeout::from(LOOK_AGAIN.as_millis() as u16));
+                }
+                Packet::None | Packet::End => break,
+            }
         }
         self.early = kept;
         Ok(())
@@ -206,12 +219,13 @@ impl Daemon {
         };
         // The predecessor may have died between a message and its bell.
         attached.ringer.ring_anyway(lane_number);
-        self.sessions.insert(*session, Arc::new(attached));
+        self.sessions.insert(*session, Rc::new(attached));
+        crate::crash::point("attached");
         Ok(())
     }
 
     /// A session's slab and lane.
-    pub(super) fn attached(&self, session: u16) -> Option<Arc<Attached>> {
+    pub(super) fn attached(&self, session: u16) -> Option<Rc<Attached>> {
         self.sessions.get(&session).cloned()
     }
 
@@ -256,7 +270,6 @@ fn nonblocking(sock: &OwnedFd) -> io::Result<()> {
 
 /// Sends a packet, waiting for room.
 fn send(sock: BorrowedFd<'_>, packet: &FromWorker) -> Result<(), WorkerError> {
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let bytes = serde_json::to_vec(packet).map_err(io::Error::other)?;
     loop {
         match send_packet(sock, &bytes, &[]) {

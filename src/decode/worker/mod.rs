@@ -11,13 +11,14 @@ mod link;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 
 use super::{Decoder, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, VideoDecoder, plan};
+use crate::crash;
 use crate::proto::message::{Body, Done, Head, Ready, Ticket, kind};
 use crate::proto::session::{FromWorker, ToWorker};
 use crate::ring::bell::Sleeper;
@@ -49,7 +50,7 @@ pub enum WorkerError {
 struct Job {
     ticket: Ticket,
     taken: Instant,
-    started: Result<(Arc<Attached>, ReadId), (&'static str, String)>,
+    started: Result<(Rc<Attached>, ReadId), (&'static str, String)>,
 }
 
 /// What a finished ticket is reported with.
@@ -62,6 +63,7 @@ struct Report {
 
 /// Runs a worker until the daemon ends it.
 pub fn run(socket: &Path, job: &str, slot: u16) -> Result<(), WorkerError> {
+    crash::arm("worker");
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(std::io::Error::from)?;
     let (daemon, sleeper, cores) = Daemon::introduce(socket, job, slot)?;
     if let Some(&core) = cores.first()
@@ -148,8 +150,10 @@ impl Worker {
             }
             self.fail(&job.ticket, job.taken, "worker", "its session is over")?;
         }
+        crash::point("detach.unsaid");
         self.daemon.detach(session);
         self.daemon.say(&FromWorker::Detached { session })?;
+        crash::point("detach.said");
         Ok(())
     }
 
@@ -158,19 +162,24 @@ impl Worker {
         while let Some(words) = self.daemon.next_ticket()? {
             let ticket = Ticket::parse(&words).map_err(|e| WorkerError::Protocol(e.to_string()))?;
             let taken = Instant::now();
-            let started = self.start(&ticket);
+            crash::point("ticket.taken");
+            // As in `make`: a panic here is this sample's, not that of the one which is decoded next.
+            let started = catch_unwind(AssertUnwindSafe(|| self.start(&ticket)));
+            let started = started
+                .unwrap_or_else(|panic| Err(("worker", format!("panic while reading: {}", panic_text(&*panic)))));
+            crash::point("reads.submitted");
             self.jobs.push_back(Job { ticket, taken, started });
         }
         Ok(())
     }
 
-    fn start(&mut self, ticket: &Ticket) -> Result<(Arc<Attached>, ReadId), (&'static str, String)> {
+    fn start(&mut self, ticket: &Ticket) -> Result<(Rc<Attached>, ReadId), (&'static str, String)> {
         let session = ticket.head.session;
         let attached = match self.daemon.attached(session) {
             Some(attached) => attached,
-            // The packet that attaches it was sent before the ticket, so it is there by now.
+            // The packet that attaches it was sent before the ticket, but may have waited for room in the socket.
             None => {
-                self.daemon.attach_pending().map_err(|e| ("worker", e.to_string()))?;
+                self.daemon.attach_pending(session).map_err(|e| ("worker", e.to_string()))?;
                 self.daemon
                     .attached(session)
                     .ok_or_else(|| ("worker", format!("session {session} is not attached")))?
@@ -215,6 +224,7 @@ impl Worker {
         let descriptor = attached.manifest.descriptor(ticket.sample);
         let key = SampleKey::new(attached.options.seed, ticket.epoch, ticket.sample);
         let request = Request { descriptor, transform: &attached.options.transform, key };
+        crash::point("decode.before");
         let before = cpu_time();
         let decoder = &mut self.decoder;
         let made = attached.with_region(ticket.offset, ticket.len, |out| {
@@ -231,6 +241,7 @@ impl Worker {
         let cpu_us = micros(cpu_time().saturating_sub(before));
         let bytes_read = u32::try_from(input.bytes_read()).unwrap_or(u32::MAX);
         self.reader.recycle(input);
+        crash::point("pixels.written");
         Ok(Report { outcome, read_us, cpu_us, bytes_read })
     }
 
@@ -257,9 +268,11 @@ impl Worker {
             flags: if room { 0 } else { crate::proto::message::DONE_UNTOLD },
         };
         self.daemon.tell(&done)?;
+        crash::point("done.told");
         if room {
             let head = Head { kind: kind::READY, ..ticket.head };
             attached.tell(&Ready { head, sample, offset, written, shape, grant, step, reserved: 0 });
+            crash::point("ready.told");
         }
         Ok(())
     }
@@ -269,6 +282,7 @@ impl Worker {
         let mut reason = reason.to_string();
         reason.truncate(reason.floor_char_boundary(2000));
         self.daemon.say(&FromWorker::BadSample { ticket: ticket.ticket, stage: stage.into(), reason })?;
+        crash::point("complaint.said");
         let done = Done {
             head: Head { kind: kind::FAILED, ..ticket.head },
             ticket: ticket.ticket,

@@ -26,9 +26,12 @@ pub(crate) fn fence(_name: &str) {
     std::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// A step after which a model may let its process die.
+/// A step after which a model, or a crash test of whole processes, may let its process die.
+#[cfg(not(feature = "crash-points"))]
 #[inline(always)]
 pub(crate) const fn step(_name: &str) {}
+#[cfg(feature = "crash-points")]
+pub(crate) use crate::crash::point as step;
 
 /// A cache line of shared words: a count, and a body that the count guards.
 #[repr(C, align(64))]

@@ -1,8 +1,8 @@
 //! Who decodes what: tickets are given to workers as late as can be.
 
-use super::queue::{Item, Key};
+use super::queue::{Backlog, Item, Key};
 use super::rank::{Site, State};
-use super::workers::DEPTH;
+use super::workers::{DEPTH, Held, Single};
 use super::{Engine, Flight};
 use crate::proto::options::Policy;
 use crate::sched::event::{Decision, ServerId, StreamId, TicketId, Time, WorkerId};
@@ -111,48 +111,41 @@ impl Engine {
         if let Some(worker) = self.workers.idle_on(home) {
             return Some((worker, *head));
         }
-        let near = |(server, worker)| Some((worker, *heads.iter().find(|h| h.is_near(server))?));
-        let mut soon =
-            self.workers.singles(now, now.saturating_add(self.horizon())).map(|(_, s, w)| (s, w)).peekable();
+        let near = |server| heads.iter().filter(move |h| h.is_near(server));
+        let horizon = self.horizon();
+        // A ticket must not be caught behind one that may take much longer than expected, unless there is time.
+        let fits = |s: &Single, h: &Head| {
+            s.latest - s.free <= horizon || h.due.is_some_and(|due| s.latest.saturating_add(h.item.safe) <= due)
+        };
+        let soon = || self.workers.singles(now, now.saturating_add(horizon));
         let idle = self.workers.idlest();
-        let first = idle.or_else(|| soon.peek().map(|(_, worker)| *worker))?;
+        let any = || idle.or_else(|| soon().find(|s| fits(s, head)).map(|s| s.worker));
         let patience = self.patience(now, head, home);
         if patience == Patience::None {
-            return Some((first, *head));
+            return Some((any()?, *head));
         }
-        let local = self.workers.idle().find_map(near);
+        let local = self.workers.idle().find_map(|(s, w)| Some((w, *near(s).next()?)));
         if patience == Patience::Unknown && idle.is_some() {
-            return Some(local.unwrap_or((first, *head)));
+            return Some(local.unwrap_or((idle?, *head)));
         }
-        let local = local.or_else(|| soon.find_map(near));
-        local.or_else(|| (patience == Patience::Unknown).then_some((first, *head)))
+        let next = || soon().find_map(|s| Some((s.worker, *near(s.server).find(|h| fits(&s, h))?)));
+        local.or_else(next).or_else(|| if patience == Patience::Unknown { Some((any()?, *head)) } else { None })
     }
 
-    /// Whether a sample can be left to the workers of its rank's server and still be done when it is due, and all
-    /// that waits behind it there too.
+    /// Whether a sample can be left to the workers of its rank's server: if they can do all that waits for them
+    /// before even the first of it has to begin. With less in hand nobody may stand idle, or a lead once lost would never
+    /// be won back where decoding is the bottleneck.
     fn patience(&self, now: Time, head: &Head, home: ServerId) -> Patience {
-        let Some(s) = self.streams.get(&head.stream) else { return Patience::None };
-        let (Some(rank), Some(backlog)) = (s.ranks.get(head.key.rank as usize), s.shared.get(&home)) else {
-            return Patience::None;
+        let Some(due) = head.due else {
+            return if head.key.ahead { Patience::Unknown } else { Patience::None };
         };
-        if head.due.is_none() && head.key.ahead {
-            return Patience::Unknown;
-        }
+        let Some(s) = self.streams.get(&head.stream) else { return Patience::None };
         let Some((free, workers)) = self.workers.outlook(home, now) else { return Patience::None };
-        let batch = rank.batches.get(&head.item.step);
-        let Some(slot) = batch.and_then(|b| b.slots.get(head.key.slot as usize)) else { return Patience::None };
-        let start = free.saturating_add(self.decode.safe(&slot.work, home));
-        let mut slack = Time::MAX;
-        let mut work = 0u64;
-        for (step, more) in backlog.work() {
-            work = work.saturating_add(more);
-            // A quarter more, as workers never share work evenly.
-            let done = start.saturating_add(work.saturating_add(work / 4) / workers.max(1));
-            let Some(due) = rank.due(step, now) else { continue };
-            let Some(left) = due.checked_sub(done) else { return Patience::None };
-            slack = slack.min(left);
-        }
-        Patience::Until(now.saturating_add(slack))
+        let waiting = s.shared.get(&home).map_or(0, Backlog::work);
+        // A quarter more, as workers never share work evenly.
+        let share = waiting.saturating_add(waiting / 4) / workers.max(1);
+        let done = free.saturating_add(share).saturating_add(head.item.safe);
+        due.checked_sub(done).map_or(Patience::None, |slack| Patience::Until(now.saturating_add(slack)))
     }
 
     fn horizon(&self) -> u64 {
@@ -165,8 +158,7 @@ impl Engine {
             return;
         }
         let horizon = self.horizon();
-        let next =
-            self.workers.singles(now.saturating_add(horizon), Time::MAX).next().map(|(free, ..)| free - horizon);
+        let next = self.workers.singles(now.saturating_add(horizon), Time::MAX).next().map(|s| s.free - horizon);
         let idle = self.workers.idlest().is_some();
         let patience = |h: &Head| match h.site {
             Site::Server(home) if idle => self.patience(now, h, home),
@@ -196,7 +188,8 @@ impl Engine {
         let attempt = entry.attempt;
         let expected = (self.decode.expected(&entry.work) as f64 * self.decode.slowness(server)) as u64;
         let work = entry.work;
-        self.workers.give(worker, ticket, expected, now);
+        let safe = self.decode.safe(&work, server).max(expected);
+        self.workers.give(worker, Held { ticket, expected, safe }, now);
         let stream = head.stream;
         self.flights.insert(ticket, Flight { stream, rank, iter, step, slot, worker, server, work, expected });
         let due = head.due;

@@ -3,8 +3,9 @@
 use super::Engine;
 use super::rank::Site;
 use crate::proto::options::Policy;
+use crate::sched::cost::Work;
 use crate::sched::event::{Decision, ServerId, StreamId, Time};
-use crate::sched::plan::Planned;
+use crate::sched::plan::{Planned, StepPlan};
 
 impl Engine {
     /// Begins an iteration of a rank.
@@ -45,11 +46,17 @@ impl Engine {
         let Some(s) = self.streams.get_mut(&stream) else { return };
         let asked = |r: &&mut super::rank::Rank| r.active && r.iter == iter && r.asked == Some(step);
         let Some(r) = s.ranks.get_mut(rank as usize).filter(asked) else { return };
-        let epoch = r.epoch;
-        let plan = s.plan(epoch, step);
-        s.taken(epoch, step);
+        let (epoch, cores, pace) = (r.epoch, self.workers.len().max(1), r.model.clone());
+        // A step lasts as long as its compute or its decoding, whichever is longer.
+        let lasts = |plan: &StepPlan| {
+            let work: u64 = plan.ranks.iter().flatten().map(|p| self.decode.expected(&p.work)).sum();
+            pace.predict(1, plan.max_cost).max(work / cores as u64)
+        };
+        let (wanted, plan) = s.take(epoch, step, lasts);
         let r = &mut s.ranks[rank as usize];
-        r.granted(&plan.ranks[rank as usize], plan.max_cost, |work| self.decode.expected(work));
+        let server = r.server;
+        let estimate = |work: &Work| (self.decode.expected(work), self.decode.safe(work, server));
+        r.granted(&plan.ranks[rank as usize], plan.max_cost, wanted, estimate);
         let site = Site::Server(r.server);
         if s.run.policy != Policy::Local {
             s.enqueue_batch(rank, step, site);

@@ -4,6 +4,10 @@
 //! - [`queue`]: what waits for a worker; [`workers`]: who holds what, and until when;
 //! - [`grant`]: asking for memory, step by step; [`dispatch`]: giving tickets to workers, as late as can be.
 //!
+//! Under the deadline policy a sample goes before another if its rank stands still for it, then if it has to begin
+//! sooner: its step's place on a timeline of the predicted pace, less the time that it will hardly exceed. So the
+//! earliest step goes first and the longest within it, and a long sample of a later step begins in time.
+//!
 //! Each event touches only what it is about: the cost of a ticket is a few operations on ordered maps.
 
 mod dispatch;

@@ -34,7 +34,10 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Slot {
     pub work: Work,
+    /// Expected nanoseconds on the mean server.
     pub expected: u64,
+    /// Nanoseconds that it will hardly exceed.
+    pub safe: u64,
     pub attempt: u16,
     pub state: State,
 }
@@ -45,6 +48,8 @@ pub(super) struct Batch {
     pub slots: Vec<Slot>,
     /// Samples that have not ended.
     pub left: usize,
+    /// When it is wanted on the stream's timeline.
+    pub wanted: u64,
     /// Cost of the step's heaviest rank.
     pub cost: f64,
     /// Sum of `cost` over the iteration's steps before this one.
@@ -76,6 +81,8 @@ pub(super) struct Rank {
     pub batches: BTreeMap<u32, Batch>,
     /// Sum of costs of all steps granted in the iteration.
     pub granted_cost: f64,
+    /// The latest time on the stream's timeline at which a granted step is wanted.
+    pub wanted: u64,
     /// The first step that the rank has not ended.
     pub position: u32,
     /// When the rank asked for it, or when it began.
@@ -122,12 +129,22 @@ impl Rank {
         std::mem::take(&mut self.batches)
     }
 
-    /// The memory for the next step is there.
-    pub(super) fn granted(&mut self, planned: &[Planned], cost: f64, expected: impl Fn(&Work) -> u64) {
-        let slot =
-            |p: &Planned| Slot { work: p.work, expected: expected(&p.work), attempt: 1, state: State::Unbound };
+    /// The memory for the next step is there; `estimate` gives expected and safe nanoseconds.
+    pub(super) fn granted(
+        &mut self,
+        planned: &[Planned],
+        cost: f64,
+        wanted: u64,
+        estimate: impl Fn(&Work) -> (u64, u64),
+    ) {
+        let slot = |p: &Planned| {
+            let (expected, safe) = estimate(&p.work);
+            Slot { work: p.work, expected, safe, attempt: 1, state: State::Unbound }
+        };
         let slots: Vec<Slot> = planned.iter().map(slot).collect();
-        let batch = Batch { left: slots.len(), slots, cost, before: self.granted_cost, released: false };
+        self.wanted = self.wanted.max(wanted);
+        let (wanted, before) = (self.wanted, self.granted_cost);
+        let batch = Batch { left: slots.len(), slots, wanted, cost, before, released: false };
         self.granted_cost += cost;
         self.held.insert((self.iter, self.next));
         self.batches.insert(self.next, batch);
@@ -206,7 +223,7 @@ mod tests {
         let mut rank = Rank::default();
         rank.start(ServerId(0), (1, 0, 0), 100);
         for _ in 0..steps {
-            rank.granted(&[], 2.0, |_| 0);
+            rank.granted(&[], 2.0, 0, |_| (0, 0));
         }
         rank
     }

@@ -1,6 +1,5 @@
 //! One stream: its samples' order, its plans, its ranks and what waits for a worker.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -14,6 +13,18 @@ use crate::sched::plan::StepPlan;
 /// Samples whose plans are kept for the ranks that have not asked for them yet, over all steps: some 7 MB.
 const KEPT_SAMPLES: u64 = 65_536;
 
+/// Steps that the timeline may hold; ranks that are further apart than this are put in no good order.
+const KEPT_STEPS: usize = 65_536;
+
+/// A step on a stream's timeline, which has the pace that is predicted, and no zero of meaning.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    /// When it is wanted, nanoseconds.
+    at: u64,
+    /// Ranks that have been granted it.
+    taken: u32,
+}
+
 /// A stream.
 pub(super) struct Stream {
     pub options: Arc<StreamOptions>,
@@ -22,8 +33,12 @@ pub(super) struct Stream {
     order: Order,
     /// Steps in an epoch.
     pub steps: u32,
-    /// Plans by (epoch, step), the oldest first, with the number of ranks that have taken theirs.
-    plans: VecDeque<(u32, u32, u32, Arc<StepPlan>)>,
+    /// Plans by (epoch, step), the oldest first.
+    plans: VecDeque<(u32, u32, Arc<StepPlan>)>,
+    /// Where steps lie on the stream's timeline, by place; gone when all ranks have taken theirs.
+    timeline: BTreeMap<u64, Moment>,
+    /// Where the next step that nobody has asked for will lie.
+    timeline_end: u64,
     pub ranks: Vec<Rank>,
     /// What any worker may take, by the server of the rank's slab.
     pub shared: BTreeMap<ServerId, Backlog>,
@@ -42,6 +57,8 @@ impl Stream {
             steps: options.steps(samples.min(order::MAX_SAMPLES)),
             ranks: (0..options.world).map(|_| Rank::default()).collect(),
             plans: VecDeque::new(),
+            timeline: BTreeMap::new(),
+            timeline_end: 1 << 62,
             shared: BTreeMap::new(),
             bound: BTreeMap::new(),
             options,
@@ -52,7 +69,7 @@ impl Stream {
 
     /// The plan of a step; `step` is below `steps`.
     pub(super) fn plan(&mut self, epoch: u32, step: u32) -> Arc<StepPlan> {
-        if let Some((.., plan)) = self.plans.iter().find(|(e, s, ..)| (*e, *s) == (epoch, step)) {
+        if let Some((_, _, plan)) = self.plans.iter().find(|(e, s, _)| (*e, *s) == (epoch, step)) {
             return plan.clone();
         }
         let order = self.order.epoch(epoch);
@@ -61,17 +78,34 @@ impl Stream {
         if self.plans.len() >= room {
             self.plans.pop_front();
         }
-        self.plans.push_back((epoch, step, 0, plan.clone()));
+        self.plans.push_back((epoch, step, plan.clone()));
         plan
     }
 
-    /// A rank has taken its part of a plan; when all have, it goes.
-    pub(super) fn taken(&mut self, epoch: u32, step: u32) {
-        let Some(at) = self.plans.iter().position(|(e, s, ..)| (*e, *s) == (epoch, step)) else { return };
-        self.plans[at].2 += 1;
-        if self.plans[at].2 >= self.options.world {
-            self.plans.remove(at);
+    /// A rank takes its part of a plan; when all have, the plan goes. Answers when the step is wanted on the
+    /// timeline; a step that is new there takes the time that `lasts` says.
+    pub(super) fn take(
+        &mut self,
+        epoch: u32,
+        step: u32,
+        lasts: impl FnOnce(&StepPlan) -> u64,
+    ) -> (u64, Arc<StepPlan>) {
+        let plan = self.plan(epoch, step);
+        let moment = self.timeline.entry(place(epoch, step)).or_insert_with(|| {
+            let at = self.timeline_end;
+            self.timeline_end = at.saturating_add(lasts(&plan));
+            Moment { at, taken: 0 }
+        });
+        let at = moment.at;
+        moment.taken += 1;
+        if moment.taken >= self.options.world {
+            self.timeline.remove(&place(epoch, step));
+            self.plans.retain(|(e, s, _)| (*e, *s) != (epoch, step));
         }
+        if self.timeline.len() > KEPT_STEPS {
+            self.timeline.pop_first();
+        }
+        (at, plan)
     }
 
     fn backlog(&mut self, site: Site) -> &mut Backlog {
@@ -87,11 +121,12 @@ impl Stream {
         let Some(r) = self.ranks.get_mut(rank as usize) else { return };
         let ahead = policy != Policy::Helix || !r.waits_for(step);
         let place = place(r.epoch, step);
-        let Some(s) = r.batches.get_mut(&step).and_then(|b| b.slots.get_mut(slot as usize)) else { return };
+        let Some(b) = r.batches.get_mut(&step) else { return };
+        let Some(s) = b.slots.get_mut(slot as usize) else { return };
         // A pool takes samples in the order of the ranks' batches, a worker of a rank's own in that of its batch.
-        let length = Reverse(if policy == Policy::Helix { s.expected } else { 0 });
-        let key = Key { ahead, place, fresh: s.attempt == 1, length, rank, slot };
-        let item = Item { step, expected: s.expected };
+        let start = if policy == Policy::Helix { b.wanted.saturating_sub(s.safe) } else { 0 };
+        let key = Key { ahead, fresh: s.attempt == 1, start, place, rank, slot };
+        let item = Item { step, expected: s.expected, safe: s.safe };
         s.state = State::Queued(site, key);
         self.backlog(site).push(key, item);
     }

@@ -1,10 +1,13 @@
 //! What the engine promises, whatever happens.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::rig::{BatchId, Clips, Content, Rig, options, run};
 use super::*;
 use crate::proto::options::{Balance, StreamOptions};
+use crate::proto::transform::Facts;
 use crate::sched::online::margin::tests::Noise;
 
 const POLICIES: [Policy; 3] = [Policy::Helix, Policy::Pool, Policy::Local];
@@ -230,7 +233,7 @@ fn work(rig: &mut Rig) {
 }
 
 #[test]
-fn the_earliest_step_goes_first_and_the_longest_within_it() {
+fn a_waiting_ranks_step_goes_first_and_the_longest_within_it() {
     let mut rig = Rig::new(EngineOptions { horizon: 0 });
     rig.slab = 3;
     rig.open(0, options(4, 5), run(Policy::Helix, 0), Clips::new(100, 1));
@@ -250,6 +253,19 @@ fn the_earliest_step_goes_first_and_the_longest_within_it() {
     });
     let costs: Vec<f64> = costs.collect();
     assert!(costs.is_sorted_by(|a, b| a >= b), "{costs:?}");
+}
+
+#[test]
+fn a_sample_that_takes_long_begins_in_time_but_after_what_is_waited_for() {
+    let mut rig = Rig::new(EngineOptions { horizon: 0 });
+    let clip = |frames| Facts { frames, width: 1280, height: 720, ..Facts::default() };
+    let clips = [100, 100, 100, 100, 9000, 100].map(clip).to_vec();
+    let options = StreamOptions { shuffle: false, ..options(1, 1) };
+    rig.open(0, options, run(Policy::Helix, 0), Arc::new(Clips(clips)));
+    rig.start(0, 0, 0, 0, 0);
+    rig.worker_up(0, 0);
+    work(&mut rig);
+    assert!(steps(&rig).into_iter().map(|(step, _)| step).eq([0, 4, 1, 2, 3, 5]));
 }
 
 #[test]
@@ -368,23 +384,42 @@ fn what_a_dead_worker_held_goes_first_with_a_new_attempt() {
     rig.drain();
 }
 
-#[test]
-fn a_next_ticket_is_bound_only_to_the_worker_that_is_free_soonest_and_just_before() {
-    let mut rig = Rig::new(EngineOptions { horizon: 10_000_000 });
-    rig.open(0, options(1, 8), run(Policy::Helix, 2), Clips::new(80, 1));
+/// Three workers decode eight samples, of which the rank will want the first in a very long time.
+fn three_at_work(pace_ns: u64) -> Rig {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.open(0, options(1, 8), run(Policy::Helix, 3), Clips::new(80, 1));
     rig.start(0, 0, 0, 0, 0);
     for worker in 0..3 {
         rig.worker_up(worker, 0);
     }
+    work(&mut rig);
+    let batch = rig.ready(StreamId(0), 0).expect("all is done");
+    rig.end_step(batch, pace_ns);
+    rig.release(batch);
     assert_eq!(rig.live.len(), 3);
+    rig
+}
+
+#[test]
+fn a_next_ticket_is_bound_only_to_the_worker_that_is_free_soonest_and_just_before() {
+    let mut rig = three_at_work(1 << 50);
     let soonest = rig.live.values().min_by_key(|l| l.expected).copied().expect("three work");
+    let free = rig.now + soonest.expected;
     let wake = rig.wake.expect("it wants to be woken");
-    assert!(wake < rig.now + soonest.expected && wake + 10_000_000 >= rig.now + soonest.expected);
+    assert!(wake < free && wake + 5_000_000 > free, "{wake} before {free}");
     rig.now = wake;
     rig.tick();
     let next: Vec<_> = rig.live.values().skip(3).collect();
     assert_eq!(next.len(), 1);
     assert_eq!(next[0].worker, soonest.worker);
+}
+
+#[test]
+fn a_ticket_that_is_due_is_not_bound_behind_one_that_may_take_long() {
+    let mut rig = three_at_work(1);
+    rig.now = rig.wake.expect("it wants to be woken");
+    rig.tick();
+    assert_eq!(rig.live.len(), 3, "it waits for whoever is free first");
 }
 
 #[test]

@@ -7,12 +7,33 @@ use crate::sched::event::{ServerId, TicketId, Time, WorkerId};
 /// Tickets that a worker holds at most: the one it decodes, and the next, whose reads are in flight.
 pub(super) const DEPTH: usize = 2;
 
+/// A ticket that a worker holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Held {
+    pub ticket: TicketId,
+    /// Expected nanoseconds.
+    pub expected: u64,
+    /// Nanoseconds that it will hardly exceed.
+    pub safe: u64,
+}
+
+/// A worker that can be given its next ticket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Single {
+    pub worker: WorkerId,
+    pub server: ServerId,
+    /// When it is expected to be free.
+    pub free: Time,
+    /// When it will hardly not be.
+    pub latest: Time,
+}
+
 /// A worker.
 #[derive(Debug)]
 struct Worker {
     server: ServerId,
-    /// In the order they were given, each with its expected nanoseconds.
-    tickets: Vec<(TicketId, u64)>,
+    /// In the order they were given.
+    tickets: Vec<Held>,
     /// When it began the first of them.
     begun: Time,
     /// Counts assignments and endings: who has been in its state longest has the least.
@@ -21,7 +42,11 @@ struct Worker {
 
 impl Worker {
     fn free(&self) -> Time {
-        self.tickets.iter().fold(self.begun, |t, (_, expected)| t.saturating_add(*expected))
+        self.tickets.iter().fold(self.begun, |t, held| t.saturating_add(held.expected))
+    }
+
+    fn latest(&self) -> Time {
+        self.tickets.iter().fold(self.begun, |t, held| t.saturating_add(held.safe))
     }
 }
 
@@ -67,23 +92,23 @@ impl Workers {
                 self.servers.remove(&worker.server);
             }
         }
-        worker.tickets.into_iter().map(|(ticket, _)| ticket).collect()
+        worker.tickets.into_iter().map(|held| held.ticket).collect()
     }
 
     /// Gives a worker a ticket behind what it holds.
-    pub(super) fn give(&mut self, id: WorkerId, ticket: TicketId, expected: u64, now: Time) {
+    pub(super) fn give(&mut self, id: WorkerId, ticket: Held, now: Time) {
         self.change(id, |worker| {
             if worker.tickets.is_empty() {
                 worker.begun = now;
             }
-            worker.tickets.push((ticket, expected));
+            worker.tickets.push(ticket);
         });
     }
 
     /// Takes back a ticket that has ended.
     pub(super) fn end(&mut self, id: WorkerId, ticket: TicketId, now: Time) {
         self.change(id, |worker| {
-            worker.tickets.retain(|(t, _)| *t != ticket);
+            worker.tickets.retain(|held| held.ticket != ticket);
             worker.begun = now;
         });
     }
@@ -125,6 +150,10 @@ impl Workers {
         self.idle_by_turn.remove(&(worker.turn, id));
         self.single_by_free.remove(&(worker.free(), id));
         self.single_by_turn.remove(&(worker.turn, id));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
     }
 
     pub(super) fn contains(&self, id: WorkerId) -> bool {
@@ -169,9 +198,12 @@ impl Workers {
 
     /// Workers with room for a next ticket that are expected to be free within these times, the soonest first.
     /// One that is overdue is never among them if `from` is now: nobody knows when it will be free.
-    pub(super) fn singles(&self, from: Time, to: Time) -> impl Iterator<Item = (Time, ServerId, WorkerId)> {
+    pub(super) fn singles(&self, from: Time, to: Time) -> impl Iterator<Item = Single> {
         let range = self.single_by_free.range((from, WorkerId(0))..=(to, WorkerId(u16::MAX)));
-        range.filter_map(|(free, id)| Some((*free, self.server(*id)?, *id)))
+        range.filter_map(|&(free, worker)| {
+            let w = self.all.get(&worker)?;
+            Some(Single { worker, server: w.server, free, latest: w.latest() })
+        })
     }
 
     /// When the first worker of a server is expected to be free, and how many it has.
@@ -221,15 +253,17 @@ mod tests {
     #[test]
     fn the_indexes_follow() {
         let mut w = workers(3);
-        w.give(WorkerId(0), TicketId(1), 50, 100);
+        let held = |ticket| Held { ticket: TicketId(ticket), expected: 50, safe: 80 };
+        let single = |free, latest| Single { worker: WorkerId(0), server: ServerId(0), free, latest };
+        w.give(WorkerId(0), held(1), 100);
         assert_eq!(w.longest_idle(), Some(WorkerId(1)));
-        assert_eq!(w.singles(100, 150).next(), Some((150, ServerId(0), WorkerId(0))));
+        assert_eq!(w.singles(100, 150).next(), Some(single(150, 180)));
         assert_eq!(w.singles(151, 900).next(), None, "overdue");
         assert_eq!(w.idle_on(ServerId(0)), Some(WorkerId(2)));
-        w.give(WorkerId(0), TicketId(2), 50, 110);
+        w.give(WorkerId(0), held(2), 110);
         assert_eq!(w.singles(100, 900).next(), None);
         w.end(WorkerId(0), TicketId(1), 140);
-        assert_eq!(w.singles(100, 900).next(), Some((190, ServerId(0), WorkerId(0))));
+        assert_eq!(w.singles(100, 900).next(), Some(single(190, 220)));
         assert_eq!(w.outlook(ServerId(0), 140), Some((140, 2)));
         assert_eq!(w.down(WorkerId(0)), [TicketId(2)]);
         assert_eq!(w.down(WorkerId(0)), []);

@@ -32,8 +32,8 @@ impl<const N: usize> Fit<N> {
         x.iter().zip(&self.theta).map(|(a, b)| a * b).sum()
     }
 
-    /// The coefficients.
-    pub fn coefficients(&self) -> &[f64; N] {
+    #[cfg(test)]
+    fn coefficients(&self) -> &[f64; N] {
         &self.theta
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct DemoArgs {
     /// Batches made ahead of the one in use, for each rank; even, since `local` has half as many workers a rank.
     #[arg(long, default_value_t = 4, value_parser = even)]
     pub(crate) lookahead: u32,
-    /// Compute of the emulated accelerators over decoding on these cores, both at their best.
+    /// Time of the emulated accelerators over that of decoding on these cores, both at their best.
     #[arg(long, default_value_t = 1.0, value_parser = positive)]
     pub(crate) load: f64,
     /// Where the corpus is made and kept [default: a folder below --work].

@@ -190,7 +190,6 @@ fn print_report(args: &DemoArgs, report: &Report) {
 
 /// The command that gives these rows again.
 fn command() -> String {
-    let mut words = std::env::args().skip(1);
-    let first = format!("helix {}", words.next().unwrap_or_default());
-    words.fold(first, |line, word| format!("{line} {word}"))
+    let words: Vec<String> = std::env::args().skip(2).collect();
+    if words.is_empty() { "make demo".into() } else { format!("make demo ARGS=\"{}\"", words.join(" ")) }
 }

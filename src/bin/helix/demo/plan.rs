@@ -1,12 +1,14 @@
 //! The shape of a run, fixed before the first policy and the same for all: rows, steps, memory, the clock of the
 //! emulated accelerators.
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
 use helix_shm::manifest::Record;
 use helix_shm::proto::options::{Model, OnError, Policy, Profile, RunOptions, StreamOptions};
 use helix_shm::proto::transform::{Crop, Resize, Sampling, Transform};
+use helix_shm::sched::order::Order;
 use helix_shm::sched::tokens::tokens;
 
 use super::args::{Contender, DemoArgs};
@@ -60,16 +62,19 @@ impl Plan {
     pub(crate) fn new(args: &DemoArgs, clips: &[Record], costs: &[Cost], cores: usize) -> Plan {
         let transform = transform();
         let facts: Vec<_> = clips.iter().map(|c| c.descriptor(0).facts()).collect();
-        let all_tokens: u64 = facts.iter().map(|f| tokens(MODEL, f, &transform)).sum();
-        let decode: Duration = costs.iter().map(|c| c.cpu).sum();
-        // Balanced over the ranks, compute shall take `load` times as long as decoding spread over the cores.
-        let compute_ns = args.load * decode.as_nanos() as f64 / cores as f64 * f64::from(args.ranks);
+        let tokens: Vec<u64> = facts.iter().map(|f| tokens(MODEL, f, &transform)).collect();
         let global = u64::from(args.ranks) * u64::from(args.batch_size);
-        let step = decode.mul_f64(global as f64 / clips.len() as f64 / cores as f64 * args.load.max(1.0));
+        let mean = costs.iter().map(|c| c.cpu).sum::<Duration>().div_f64(costs.len() as f64 * cores as f64);
+        let step = mean.mul_f64(global as f64 * args.load.max(1.0));
         let steps = args.steps.unwrap_or_else(|| {
             let measured = (RUN.as_secs_f64() / step.as_secs_f64().max(1e-3)).ceil() as u32;
             (measured + args.lookahead + 1).clamp(FEWEST_STEPS + args.lookahead + 1, 1000)
         });
+        let warm_up = metrics::warm_up(steps as usize, args.lookahead) as u32;
+        let rows = (u64::from(steps) + u64::from(args.lookahead) + 1) * global;
+        let measured = u64::from(warm_up) * global..u64::from(steps) * global;
+        let (decode, critical) = at_best(args, rows, measured, costs, &tokens);
+        let compute_ns = args.load * decode.as_nanos() as f64 / cores as f64;
         let sample = facts.iter().map(|f| transform.max_bytes(f)).max().unwrap_or(0).next_multiple_of(PAGE);
         let batch = sample * u64::from(args.batch_size);
         Plan {
@@ -79,11 +84,11 @@ impl Plan {
             lookahead: args.lookahead,
             cores,
             steps,
-            warm_up: metrics::warm_up(steps as usize, args.lookahead) as u32,
-            rows: (u64::from(steps) + u64::from(args.lookahead) + 1) * global,
+            warm_up,
+            rows,
             clips: clips.len() as u64,
             slab_bytes: batch * u64::from(args.lookahead + 1) + PAGE,
-            ns_per_token: compute_ns / all_tokens.max(1) as f64,
+            ns_per_token: compute_ns / f64::max(critical, 1.0),
         }
     }
 
@@ -137,7 +142,7 @@ impl Plan {
              all policies: {} cores, {} batches ahead of the one in use, {} MiB of slab a rank\n\
              local: {} workers a rank (prefetch 2) on all cores; pool and helix: a worker pinned to each core\n\
              accelerators are emulated: a step is the upload, then sleep up to {:.1} µs a token (Qwen2.5-VL's formula),\n\
-             set so that all compute is as long as all decoding at best (--load); pixels are hashed in that sleep",
+             set so that at best compute and decoding take equally long (--load); pixels are hashed in that sleep",
             self.ranks,
             self.batch_size,
             self.steps,
@@ -149,6 +154,21 @@ impl Plan {
             self.ns_per_token / 1e3,
         )
     }
+}
+
+/// What the measured samples, given by their positions in the stream, take at best: CPU time of decoding them, and
+/// tokens that one accelerator computes if the ranks of each step share its samples evenly. The sampler's order is
+/// known before anything runs.
+fn at_best(args: &DemoArgs, rows: u64, measured: Range<u64>, costs: &[Cost], tokens: &[u64]) -> (Duration, f64) {
+    let order = Order::new(rows, args.seed, true).epoch(0);
+    let clips: Vec<usize> = measured.map(|position| order.at(position) as usize % tokens.len()).collect();
+    let decode = clips.iter().map(|&c| costs[c].cpu).sum();
+    let step = |clips: &[usize]| {
+        let (sum, most) = clips.iter().map(|&c| tokens[c]).fold((0, 0), |(s, m), t| (s + t, t.max(m)));
+        f64::max(sum as f64 / f64::from(args.ranks), most as f64)
+    };
+    let global = (args.ranks * args.batch_size) as usize;
+    (decode, clips.chunks(global).map(step).sum())
 }
 
 #[cfg(test)]

@@ -1,0 +1,41 @@
+//! Tiny clips, made once, so that a round costs little more than the starts of its processes.
+
+use std::path::{Path, PathBuf};
+
+use helix_shm::corpus::{ClipSpec, Damage, Encoder, clip};
+
+use crate::common::index;
+
+const CLIPS: u64 = 46;
+/// These pass indexing and fail when they are decoded.
+const NOISE: u64 = 2;
+
+/// The manifest of the clips.
+pub fn manifest() -> PathBuf {
+    let parent = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let root = parent.join("crash-clips-v3");
+    let manifest = root.join("data.arrow");
+    std::fs::create_dir_all(&parent).unwrap();
+    let lock = std::fs::File::create(parent.join("crash-clips.lock")).unwrap();
+    lock.lock().unwrap();
+    if !manifest.exists() {
+        make(&root, &manifest);
+    }
+    manifest
+}
+
+fn make(root: &Path, manifest: &Path) {
+    let _ = std::fs::remove_dir_all(root);
+    let clips = root.join("clips");
+    std::fs::create_dir_all(&clips).unwrap();
+    for seed in 0..CLIPS {
+        let (width, height) = [(64, 48), (48, 64), (96, 64)][seed as usize % 3];
+        let frames = 4 + (seed * 7 % 20) as u32;
+        let spec = ClipSpec { encoder: Encoder::H264, width, height, frames, gop: 8, seed, ..ClipSpec::default() };
+        clip(&clips.join(format!("clip{seed:02}.mp4")), &spec).unwrap();
+    }
+    for seed in 0..NOISE {
+        Damage::Scribbled.make(&clips.join(format!("noise{seed}.mp4")), Encoder::H264, seed).unwrap();
+    }
+    index(&[clips], manifest);
+}
