@@ -40,11 +40,11 @@ fn good_and_bad_files_are_told_apart_and_none_vanishes() {
     let run = helix(out.path(), &[hard().to_str().unwrap(), "-o", "data.arrow", "--jobs", "2"]);
     assert!(run.status.success(), "{}", text(&run.stderr));
     let said = text(&run.stdout);
-    assert!(said.contains("39 of 49 media files are good (10 bad, 1 not media)"), "{said}");
+    assert!(said.contains("39 of 45 media files are good (6 bad, 4 not video, 1 not media)"), "{said}");
     assert!(said.contains("zero_byte.mp4 is empty (0 bytes)"), "{said}");
     assert!(run.stderr.is_empty(), "FFmpeg's lines stay off the terminal: {}", text(&run.stderr));
     let manifest = Manifest::open(&out.path().join("data.arrow")).unwrap();
-    assert_eq!((manifest.len(), manifest.good()), (49, 39));
+    assert_eq!((manifest.len(), manifest.good()), (45, 39));
     assert!(said.contains(manifest.fingerprint()), "{said}");
     manifest.verify().unwrap();
     for &row in manifest.bad_rows() {
@@ -54,17 +54,42 @@ fn good_and_bad_files_are_told_apart_and_none_vanishes() {
     assert!(paths.is_sorted() && paths.iter().any(|p| p.contains("你好")));
 }
 
+/// Sound that is come upon is no fault; where it was asked for, or the name promises video, it is.
+#[test]
+fn sound_is_counted_where_it_was_not_asked_for() {
+    let folder = clips(1);
+    let at = folder.path();
+    std::fs::create_dir(at.join("sound")).unwrap();
+    for name in ["mp3_gapless.mp3", "aac_priming.m4a"] {
+        std::fs::copy(hard().join(name), at.join("sound").join(name)).unwrap();
+    }
+    let run = helix(at, &["."]);
+    assert!(text(&run.stdout).contains("1 of 1 media files are good (2 not video"), "{}", text(&run.stdout));
+    let run = helix(at, &[".", "sound/mp3_gapless.mp3", "--fresh"]);
+    assert!(text(&run.stdout).contains("1 of 2 media files are good (1 bad, 1 not video"), "{}", text(&run.stdout));
+    assert!(text(&run.stdout).contains("mp3_gapless.mp3 has no video: only audio (mp3)"), "{}", text(&run.stdout));
+    let run = helix(at, &["sound", "-o", "sound.arrow"]);
+    assert!(text(&run.stderr).contains("no media file in sound (2 other files)"), "{}", text(&run.stderr));
+    std::fs::copy(hard().join("audio_only.mp4"), at.join("video.mp4")).unwrap();
+    let run = helix(at, &["."]);
+    assert!(text(&run.stdout).contains("video.mp4 has no video: only audio (aac)"), "{}", text(&run.stdout));
+}
+
 #[test]
 fn what_cannot_be_done_is_one_clear_line() {
     let folder = clips(1);
     let at = folder.path();
     std::fs::write(at.join("empty.mp4"), b"").unwrap();
     std::fs::create_dir(at.join("none")).unwrap();
+    std::fs::write(at.join("x.csv"), b"id,url\n1,2\n").unwrap();
+    std::fs::write(at.join("empty.tar"), [0; 10240]).unwrap();
     for (args, words) in [
         (vec!["nowhere"], "cannot read nowhere: No such file"),
         (vec![".", "-o", "missing/data.arrow"], "there is no such folder"),
         (vec![".", "-o", "none"], "it is a folder"),
         (vec!["none"], "no media file in none"),
+        (vec!["empty.tar"], "no media file in empty.tar"),
+        (vec!["x.csv"], "cannot take x.csv: its columns are [id,url]; wanted those of Kinetics (label,"),
         (vec!["--check", "nope.arrow"], "cannot open manifest nope.arrow"),
         (vec!["--check", "empty.mp4"], "it is empty"),
     ] {

@@ -58,7 +58,7 @@ pub struct Summary {
     pub seconds: f64,
     /// Bytes of the good files.
     pub bytes: u64,
-    /// See [`Manifest::fingerprint`].
+    /// See [`fingerprint`](super::Manifest::fingerprint).
     pub fingerprint: String,
 }
 

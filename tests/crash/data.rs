@@ -14,7 +14,7 @@ const NOISE: u64 = 2;
 /// The manifest of the clips.
 pub fn manifest() -> PathBuf {
     let parent = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let root = parent.join("crash-clips-v2");
+    let root = parent.join("crash-clips-v3");
     let manifest = root.join("data.arrow");
     std::fs::create_dir_all(&parent).unwrap();
     let lock = std::fs::File::create(parent.join("crash-clips.lock")).unwrap();

@@ -135,6 +135,30 @@ fn the_daemon_maps_no_slab() {
     assert!(daemons.contains("helix-inbox") && !daemons.contains("slab"), "{daemons}");
 }
 
+/// Clips read in place from tars give the stream of the files that were packed, pixel for pixel.
+#[test]
+fn members_of_tars_give_the_stream_of_their_files() {
+    let folder = folder();
+    let clips = data().good.with_file_name("good");
+    let mut names: Vec<_> = std::fs::read_dir(&clips).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    let mut shards = Vec::new();
+    for (i, part) in names.chunks(17).enumerate() {
+        let shard = folder.path().join(format!("shard-{i}.tar"));
+        let mut tar = tar::Builder::new(std::fs::File::create(&shard).unwrap());
+        part.iter().for_each(|name| tar.append_path_with_name(clips.join(name), name).unwrap());
+        tar.finish().unwrap();
+        shards.push(shard);
+    }
+    let packed = folder.path().join("packed.arrow");
+    harness::index(&shards, &packed);
+    let daemon = Daemon::start(folder.path());
+    let files = run(&specs(&daemon, 2, |_| ()));
+    let members = run(&specs(&daemon, 2, |s| s.manifest = packed.clone()));
+    assert_eq!(files.len(), 8);
+    assert_eq!(files, members);
+}
+
 #[test]
 fn a_batch_of_more_samples_than_a_lane_has_messages_is_delivered() {
     let folder = folder();

@@ -11,6 +11,7 @@ mod table;
 mod walk;
 mod webdataset;
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -191,12 +192,24 @@ pub(super) fn gather(paths: &[PathBuf], root: Option<&Path>, stop: &AtomicBool) 
     Ok(found)
 }
 
-/// Drops files that are reached twice by walking or naming. The rows of a list are kept as they are: two of them may
-/// say different things of one file.
+/// Drops files that are reached twice by walking or naming; one that was named anywhere was asked for. The rows of a
+/// list are kept as they are: two of them may say different things of one file.
 fn once(items: Vec<Item>) -> Vec<Item> {
-    let mut seen = std::collections::HashSet::new();
-    let is_list = |i: &Item| matches!(i.place, Place::Listed | Place::Range(..));
-    items.into_iter().filter(|i| is_list(i) || seen.insert(i.path.clone())).collect()
+    let mut places: HashMap<Arc<Path>, usize> = HashMap::new();
+    let mut out: Vec<Item> = Vec::with_capacity(items.len());
+    for item in items {
+        if !matches!(item.place, Place::Listed | Place::Range(..)) {
+            if let Some(&former) = places.get(&item.path) {
+                if item.place == Place::Named {
+                    out[former].place = Place::Named;
+                }
+                continue;
+            }
+            places.insert(item.path.clone(), out.len());
+        }
+        out.push(item);
+    }
+    out
 }
 
 #[cfg(test)]

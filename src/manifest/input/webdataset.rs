@@ -192,11 +192,14 @@ fn list(file: &File, stop: &AtomicBool, members: &mut Vec<Member>) -> Result<Opt
         }
         left.set(HEADER_BYTES);
         let mut entry = entry.map_err(|e| damage(file, end, &e))?;
-        let (offset, len) = (entry.raw_file_position(), entry.header().entry_size().unwrap_or(0).max(entry.size()));
-        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let (offset, len) = (entry.raw_file_position(), entry.size());
+        let mut name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         let kind = entry.header().entry_type();
         let fault = match kind {
-            _ if kind.is_file() || kind == EntryType::Continuous => sparse(&mut entry)?,
+            _ if kind.is_file() || kind == EntryType::Continuous => sparse(&mut entry, &name)?.map(|true_name| {
+                name = true_name;
+                SPARSE.to_owned()
+            }),
             EntryType::GNUSparse => Some(SPARSE.to_owned()),
             EntryType::Link | EntryType::Symlink => {
                 let to = entry.link_name_bytes().map(|b| String::from_utf8_lossy(&b).into_owned());
@@ -227,11 +230,17 @@ fn list(file: &File, stop: &AtomicBool, members: &mut Vec<Member>) -> Result<Opt
 const SPARSE: &str =
     "is stored as a sparse file, so that its bytes are not side by side: make the tar without --sparse";
 
-/// Whether the newer way to store a sparse file is used, which older readers take for a plain one.
-fn sparse(entry: &mut tar::Entry<'_, Headers<'_>>) -> Result<Option<String>, String> {
+/// The true name of a file that is stored in the newer way for sparse files, which is made to look like a plain one.
+fn sparse(entry: &mut tar::Entry<'_, Headers<'_>>, name: &str) -> Result<Option<String>, String> {
     let Some(pax) = entry.pax_extensions().map_err(|e| format!("cannot be read: {e}"))? else { return Ok(None) };
-    let found = pax.filter_map(Result::ok).any(|x| x.key_bytes().starts_with(b"GNU.sparse."));
-    Ok(found.then(|| SPARSE.to_owned()))
+    let mut found = None;
+    for field in pax.filter_map(Result::ok).filter(|x| x.key_bytes().starts_with(b"GNU.sparse.")) {
+        let found = found.get_or_insert_with(|| name.to_owned());
+        if field.key_bytes() == b"GNU.sparse.name" {
+            *found = String::from_utf8_lossy(field.value_bytes()).into_owned();
+        }
+    }
+    Ok(found)
 }
 
 /// Why the headers end at a byte.
