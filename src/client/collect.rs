@@ -191,15 +191,17 @@ impl Collector {
             crash::point("assembled");
             drop(core);
             let batch = Batch::new(Arc::clone(store), assembled, options.stream.transform.dtype, *fixed);
-            if batch.skipped() > 0 {
-                self.hear_socket()?; // the reasons were sent before the skips: who has the batch can ask for them
-            }
+            // The reasons were sent before the skips: who has the batch can ask for them. If they went down with the
+            // daemon the batch is good all the same; dropped here, it would be missing before those behind it.
+            let heard = if batch.skipped() > 0 { self.hear_socket() } else { Ok(()) };
             let mut core = self.shared.lock();
             if core.serial == serial {
                 core.wanted = Some(State { epoch: batch.epoch(), step: batch.step().saturating_add(1) });
                 core.queue.push_back(batch);
                 self.shared.ready.notify_all();
             }
+            drop(core);
+            heard?;
         }
     }
 
@@ -361,7 +363,6 @@ impl Collector {
         crash::point("rejoin.quiet");
         // What its workers had finished is as good as ever.
         match self.look(true) {
-            // A batch whose reasons went down with the daemon is made again.
             Ok(()) | Err(End::Gone) => {}
             Err(end) => return Err(end),
         }

@@ -18,8 +18,9 @@ use crate::sched::event::{Event, ServerId, Time, WorkerId};
 
 /// A sample that kills its worker by a fault of its own this often is bad.
 const MAX_FAULTS: u8 = 2;
-/// A sample that loses this many workers to SIGKILL is bad: the kernel's OOM killer looks the same as a person.
-const MAX_KILLS: u8 = 8;
+/// A sample that loses this many workers to SIGKILL is bad: the kernel's OOM killer looks the same as a person. Deaths
+/// before the worker had begun count too, so the number is not small.
+const MAX_KILLS: u8 = 20;
 /// Workers that die before they do anything, with no ticket ended by another in between, until the job is given up.
 const MAX_FAILED_STARTS: u32 = 5;
 
