@@ -1,6 +1,6 @@
 //! A mapped file may be cut by whoever may write to it, and to read behind its new end is a SIGBUS: `cp` onto a
 //! manifest in use would kill the daemon, and every job with it. A process that serves others calls [`install`]; from
-//! then on the lost part of a manifest reads as zeros, and [`Guard::was_cut`] tells.
+//! then on the lost part of a manifest reads as zeros, and `Guard::was_cut` tells.
 
 use std::ptr::null_mut;
 use std::sync::Once;
