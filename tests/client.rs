@@ -390,6 +390,26 @@ fn the_stream_goes_on_over_a_daemons_death() {
     assert!(second.step_ends.is_empty(), "steps of batches of a dead daemon interest nobody");
 }
 
+/// A batch with skips was let go when the daemon died just then, and those behind it came in its place.
+#[test]
+fn a_daemon_that_dies_with_a_skip_takes_no_batch_along() {
+    for _ in 0..30 {
+        let fake = Fake::new();
+        let (mut loader, mut first) = fake.connect(fake.options().on_error(OnError::Skip));
+        loader.start(0, 0).unwrap();
+        let (skipping, whole) = (first.grant(1, 1, 0, 0), first.grant(2, 1, 0, 1));
+        first.make_all(&whole);
+        first.tell(&skipping.skip(0));
+        (1..BATCH).for_each(|slot| first.make(&skipping, slot));
+        first.die();
+        drop(first);
+        let mut second = fake.accept().open();
+        let (iter, epoch, step) = second.started();
+        (step..3).for_each(|step| drop(second.serve(step + 10, iter, epoch, step)));
+        assert_eq!([0; 3].map(|_| next(&mut loader).step()), [0, 1, 2]);
+    }
+}
+
 #[test]
 fn daemons_that_keep_dying_are_given_up() {
     let fake = Fake::new();

@@ -181,15 +181,17 @@ impl Collector {
             crash::point("assembled");
             drop(core);
             let batch = Batch::new(Arc::clone(store), assembled, options.stream.transform.dtype, *fixed);
-            if batch.skipped() > 0 {
-                self.hear_socket()?; // the reasons were sent before the skips: who has the batch can ask for them
-            }
+            // The reasons were sent before the skips: who has the batch can ask for them. Even if the daemon is gone the
+            // batch is whole, and the batches behind it must not come before it.
+            let heard = if batch.skipped() > 0 { self.hear_socket() } else { Ok(()) };
             let mut core = self.shared.lock();
             if core.serial == serial {
                 core.wanted = Some(State { epoch: batch.epoch(), step: batch.step().saturating_add(1) });
                 core.queue.push_back(batch);
                 self.shared.ready.notify_all();
             }
+            drop(core);
+            heard?;
         }
     }
 
@@ -339,7 +341,7 @@ impl Collector {
         crash::point("rejoin.quiet");
         // What its workers had finished is as good as ever.
         match self.look(true) {
-            // A batch whose reasons went down with the daemon is made again.
+            // What stayed behind a batch with skips is made again.
             Ok(()) | Err(End::Gone) => {}
             Err(end) => return Err(end),
         }
