@@ -70,6 +70,8 @@ pub fn honest_join(manifest: &Manifest) -> Join {
             balance: Default::default(),
             profile: Default::default(),
             on_error: OnError::Skip,
+            micro_batch: 1,
+            regroup: 1,
             transform: Transform {
                 frames: 4,
                 resize: Resize::Exact { width: 48, height: 48 },
