@@ -21,7 +21,7 @@ fn calculate(options: &StreamOptions) {
     for (width, height) in sizes {
         let facts = Facts { width, height, frames: u32::MAX, ..Facts::default() };
         let bytes = options.transform.max_bytes(&facts);
-        assert!(bytes > 0 && bytes.checked_mul(2 * u64::from(options.batch_size)).is_some());
+        assert!(bytes > 0 && bytes.checked_mul(3 * u64::from(options.largest_batch())).is_some());
     }
     for samples in [0, 1, 1000, u64::MAX] {
         let _ = options.steps(samples);

@@ -98,7 +98,7 @@ pub struct Region {
     pub state: State,
     /// Workers that died of this sample by a fault of their own.
     pub faults: u8,
-    /// Workers that were killed while on this sample.
+    /// Workers that were killed from outside while they had it, weighted by whether they were at it.
     pub kills: u8,
 }
 

@@ -137,6 +137,13 @@ impl Worker {
         true
     }
 
+    /// Whether it has taken the oldest of its tickets out of the ring.
+    pub fn has_taken_a_ticket(&mut self) -> bool {
+        // A head that cannot be true is no excuse.
+        let untaken = self.tickets.free_slots().map_or(0, |free| LINK_CAPACITY - free);
+        (untaken as usize) < self.held.len()
+    }
+
     /// The next message of the worker. `Err` when its ring is spoilt.
     pub fn pop(&mut self) -> Result<Option<Words>, ()> {
         self.done.pop().map_err(|_| ())

@@ -94,6 +94,7 @@ pub fn run() -> ExitCode {
     let new: Vec<_> = leftovers::shared_names().difference(&before).cloned().collect();
     if !new.is_empty() {
         tally.left_files += new.len() as u64;
+        eprintln!("crash: left behind: {new:?}");
         tally.failures.push(format!("left behind: {new:?}"));
     }
     report(&tally, wanted, hits_wanted, start.elapsed().as_secs_f64())

@@ -38,7 +38,7 @@ pub fn shared_names() -> BTreeSet<PathBuf> {
     let names = folders.into_iter().flat_map(|folder| files(folder).into_iter().map(|name| folder.join(name)));
     let ours = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.contains("helix") && !name.starts_with("helix-e2e-")
+        name.starts_with("helix-shm") || (path.starts_with("/dev/shm") && name.contains("helix"))
     };
     names.filter(ours).collect()
 }

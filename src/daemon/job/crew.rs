@@ -18,11 +18,25 @@ use crate::sched::event::{Event, ServerId, Time, WorkerId};
 
 /// A sample that kills its worker by a fault of its own this often is bad.
 const MAX_FAULTS: u8 = 2;
-/// A sample that loses this many workers to SIGKILL is bad: the kernel's OOM killer looks the same as a person. Deaths
-/// before the worker had begun count too, so the number is not small.
-const MAX_KILLS: u8 = 20;
+/// A sample that loses eight workers to SIGKILL is bad: the kernel's OOM killer looks the same as a person.
+const MAX_KILLS: u8 = 8 * KILL_AT_WORK;
+/// What a worker counts that was killed with the sample in hand; one that had not taken it in counts 1.
+const KILL_AT_WORK: u8 = 4;
 /// Workers that die before they do anything, with no ticket ended by another in between, until the job is given up.
 const MAX_FAILED_STARTS: u32 = 5;
+
+/// What a ticket may have to do with the death of the worker that had it.
+#[derive(Debug, Clone, Copy)]
+enum Blame {
+    /// It was waiting behind another one.
+    None,
+    /// The worker did what only a fault in its work makes it do.
+    Fault,
+    /// The worker was killed from outside, with the ticket in hand.
+    KillAtWork,
+    /// The same, before it had taken the ticket in.
+    KillBefore,
+}
 
 impl Job {
     /// Has what is missing up to `wanted` workers started, also what died while there was no rank to serve.
@@ -296,11 +310,17 @@ impl Job {
             self.failed_starts += 1;
         }
         let idle = self.workers.iter().flatten().filter(|w| w.is_up() && w.held.is_empty()).count();
+        let at_work = worker.has_taken_a_ticket();
         let orphan = Orphan { since: fired, idle: idle >= worker.held.len() };
         for (nth, ticket) in worker.held.iter().enumerate() {
             // Only the oldest ticket was being decoded; the one behind it is innocent.
-            let fault = (nth == 0).then_some(fault);
-            self.ticket_lost(*ticket, fault, &what, orphan);
+            let blame = match (nth, fault) {
+                (0, true) => Blame::Fault,
+                (0, false) if at_work => Blame::KillAtWork,
+                (0, false) => Blame::KillBefore,
+                _ => Blame::None,
+            };
+            self.ticket_lost(*ticket, blame, &what, orphan);
         }
         crash::point("mourning.tickets");
         self.retell(slot);
@@ -322,21 +342,22 @@ impl Job {
         self.drive();
     }
 
-    /// A dead worker's ticket: again, or a bad sample when it has cost too many workers. `fault` is `None` when the
-    /// worker was not at it.
-    fn ticket_lost(&mut self, ticket: u64, fault: Option<bool>, what: &str, orphan: Orphan) {
+    /// A dead worker's ticket: again, or a bad sample when it has cost too many workers.
+    fn ticket_lost(&mut self, ticket: u64, blame: Blame, what: &str, orphan: Orphan) {
         let Some(flight) = self.flights.remove(&ticket) else { return };
         // It may have died between its reason and its Failed.
         self.complaints.remove(&ticket);
         self.stats.reissued += 1;
         let Some(session) = self.sessions.get_mut(&flight.session) else { return };
         let Ok(region) = session.regions.lost(flight.grant, flight.slot) else { return };
-        if let Some(fault) = fault {
-            let count = if fault { &mut region.faults } else { &mut region.kills };
-            *count += 1;
+        match blame {
+            Blame::None => {}
+            Blame::Fault => region.faults += 1,
+            Blame::KillAtWork => region.kills += KILL_AT_WORK,
+            Blame::KillBefore => region.kills += 1,
         }
         if region.faults >= MAX_FAULTS || region.kills >= MAX_KILLS {
-            let cost = region.faults.max(region.kills);
+            let cost = region.faults.max(region.kills.div_ceil(KILL_AT_WORK));
             self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
             self.bad_sample(&flight, "worker", &format!("it cost {cost} workers; the last one: {what}"));
         } else {
