@@ -292,11 +292,11 @@ fn start(path: &Path, lock: Elected, cancelled: &dyn Fn() -> bool) -> Result<Own
         }
         std::thread::sleep(Duration::from_millis(2));
     };
-    drop(lock);
     if result.is_err() {
-        // It is ours alone: nobody could connect to it.
+        // It is ours alone: nobody could connect to it. Before the lock goes, or there would be two.
         let _ = child.kill();
     }
+    drop(lock);
     reap(child, log, program);
     result
 }

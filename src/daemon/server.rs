@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{
@@ -33,6 +34,10 @@ const MAX_STRANGERS: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long nobody is let in after there were no descriptors left.
 const DEAF: Duration = Duration::from_millis(200);
+/// How long a daemon that is asked whether it listens may take to end, milliseconds; one that lives says nothing.
+const DYING: u16 = 300;
+/// Dying daemons that are found at a socket one after the other.
+const MAX_DYING: u32 = 5;
 /// How often every lane is looked at, whatever the doorbells say.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// How long an embedded daemon waits for its first rank.
@@ -359,16 +364,12 @@ fn listen_at(path: &Path) -> Result<(OwnedFd, FileId), DaemonError> {
     let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
     let mut bound = bind(sock.as_raw_fd(), &addr);
     if bound == Err(nix::errno::Errno::EADDRINUSE) {
-        match connect(seqpacket()?.as_raw_fd(), &addr) {
-            Err(nix::errno::Errno::ECONNREFUSED) => {
-                let _ = std::fs::remove_file(path);
-                bound = bind(sock.as_raw_fd(), &addr);
-            }
-            _ => {
-                nix::sys::stat::umask(before);
-                return Err(DaemonError::Taken(path.to_path_buf()));
-            }
+        if is_taken(&addr, &seqpacket)? {
+            nix::sys::stat::umask(before);
+            return Err(DaemonError::Taken(path.to_path_buf()));
         }
+        let _ = std::fs::remove_file(path);
+        bound = bind(sock.as_raw_fd(), &addr);
     }
     nix::sys::stat::umask(before);
     bound.map_err(|e| failed(e.into()))?;
@@ -376,6 +377,24 @@ fn listen_at(path: &Path) -> Result<(OwnedFd, FileId), DaemonError> {
     let backlog = Backlog::new(128).map_err(io::Error::from)?;
     listen(&sock, backlog).map_err(|e| failed(e.into()))?;
     Ok((sock, name))
+}
+
+/// Whether somebody listens who lives. One that takes a connection and ends it at once has been killed, and its
+/// descriptors are just being closed: it is asked again.
+fn is_taken(addr: &UnixAddr, seqpacket: &dyn Fn() -> io::Result<OwnedFd>) -> io::Result<bool> {
+    for _ in 0..MAX_DYING {
+        let probe = seqpacket()?;
+        match connect(probe.as_raw_fd(), addr) {
+            Err(nix::errno::Errno::ECONNREFUSED) => return Ok(false),
+            Err(_) => return Ok(true),
+            Ok(()) => {}
+        }
+        let mut end = [PollFd::new(probe.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut end, DYING).map_err(io::Error::from)? == 0 {
+            return Ok(true);
+        }
+    }
+    Ok(true)
 }
 
 /// Device and inode of a file.
@@ -411,5 +430,29 @@ fn remove_socket(path: &Path, name: FileId) {
         && e.kind() != io::ErrorKind::NotFound
     {
         tracing::warn!("cannot remove {}: {e}", path.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_living_daemons_socket_is_left_alone_and_a_dying_ones_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("d.sock");
+        let (first, _) = listen_at(&path).unwrap();
+        assert!(matches!(listen_at(&path), Err(DaemonError::Taken(_))));
+        // What the probe before left is in its queue; it dies when the next one comes.
+        drop(accept4(&first, SockFlag::SOCK_CLOEXEC).unwrap());
+        let dying = std::thread::spawn(move || {
+            poll(&mut [PollFd::new(first.as_fd(), PollFlags::POLLIN)], nix::poll::PollTimeout::NONE).unwrap();
+        });
+        let (_second, name) = listen_at(&path).unwrap();
+        dying.join().unwrap();
+        remove_socket(&path, (0, 0));
+        assert!(path.exists(), "another daemon's is left alone");
+        remove_socket(&path, name);
+        assert!(!path.exists());
     }
 }
