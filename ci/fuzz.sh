@@ -12,7 +12,7 @@ seconds=${1:-60}
 for target in $(cargo fuzz list); do
     echo "fuzz: $target for $seconds s"
     # New finds go to the first folder, the second holds what is kept.
-    mkdir -p "fuzz/target/corpus/$target"
+    mkdir -p "fuzz/target/corpus/$target" "fuzz/corpus/$target"
     cargo fuzz run "$target" "fuzz/target/corpus/$target" "fuzz/corpus/$target" -- \
         -max_total_time="$seconds" -max_len=65536 -rss_limit_mb=2048 -print_final_stats=1 2>&1 |
         grep -E '^(==|stat::number|stat::peak|SUMMARY|thread|artifact)|ERROR|panicked' || true
