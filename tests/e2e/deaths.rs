@@ -119,12 +119,14 @@ fn a_killed_daemon_is_replaced_and_the_stream_goes_on() {
         run(&paced(&daemon.socket, |s| s.paced = false))
     };
     let socket = dir.path().join("embedded.sock");
-    let specs = paced(&socket, |s| s.keep = 1);
+    // Few batches ahead, so that the ranks need a daemon to the end.
+    let specs = paced(&socket, |s| (s.keep, s.max_batches) = (1, 3));
     let mut ranks: Vec<_> = specs.iter().map(Rank::start).collect();
     let mut daemons = BTreeMap::new();
     let stream = march(&mut ranks, |n, _| {
-        let pid = status(&socket).and_then(|s| s["pid"].as_i64());
-        if let Some(pid) = pid.filter(|_| n == 1 || n == 4) {
+        if n == 1 || n == 4 {
+            wait_for("a daemon to answer", || status(&socket).is_some());
+            let pid = status(&socket).and_then(|s| s["pid"].as_i64()).unwrap();
             daemons.insert(pid, workers(&socket));
             kill(pid as i32);
         }
