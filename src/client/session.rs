@@ -13,7 +13,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use super::ledger::Outlet;
 use crate::proto::VERSION;
 use crate::proto::message::Words;
-use crate::proto::session::{FromRank, Join, MAX_FDS, MAX_PACKET, Opened, ToRank};
+use crate::proto::session::{FromRank, Join, MAX_FDS, MAX_PACKET, MAX_SESSIONS, MAX_WORKERS, Opened, ToRank};
 use crate::ring::bell::{EventFd, Ringer, Sleeper, hints_bytes};
 use crate::ring::fds::{recv_packet, send_packet};
 use crate::ring::segment::Segment;
@@ -24,11 +24,9 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// How often a waiting thread looks whether it is still wanted.
 const GLANCE: Duration = Duration::from_millis(20);
 /// The daemon's lanes of its own hints that belong to sessions start here.
-const SESSION_LANES: u16 = 256;
-/// Most sessions of a job.
-const MAX_SESSIONS: u16 = 704;
+const SESSION_LANES: u16 = MAX_WORKERS;
 /// A daemon's lane and one a worker.
-const MAX_LANES: u16 = 257;
+const MAX_LANES: u16 = 1 + MAX_WORKERS;
 
 /// Why a session did not come about.
 #[derive(Debug, thiserror::Error)]

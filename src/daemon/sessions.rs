@@ -11,7 +11,8 @@ use super::poller::{Poller, Source};
 use super::regions::Regions;
 use super::workers::segment_fd;
 use crate::proto::message::{Feedback, Words};
-use crate::proto::session::{Join, ToRank};
+pub use crate::proto::session::MAX_WORKERS;
+use crate::proto::session::{self, Join, ToRank};
 use crate::ring::bell::{EventFd, Ringer, eventfd};
 use crate::ring::segment::Segment;
 use crate::ring::spsc::{Consumer, Producer, ring_bytes};
@@ -23,14 +24,12 @@ pub const LANE_CAPACITY: u32 = 64;
 /// Messages in the feedback ring: two a batch.
 pub const FEEDBACK_CAPACITY: u32 = 256;
 /// First lane of the daemon's bitmap, and first entry of the hints segment, that belongs to sessions.
-pub const SESSION_BELLS: usize = 257;
+pub const SESSION_BELLS: usize = 1 + SESSION_LANES;
 /// Lane of the daemon's bitmap on which session 0 rings.
-pub const SESSION_LANES: usize = 256;
+pub const SESSION_LANES: usize = MAX_WORKERS as usize;
 /// Most sessions of a job.
-pub const MAX_SESSIONS: usize = 704;
+pub const MAX_SESSIONS: usize = session::MAX_SESSIONS as usize;
 
-/// Most workers of a job.
-pub const MAX_WORKERS: u16 = 256;
 /// Lanes of an inbox: the daemon's, and one a worker.
 pub const LANES: u16 = 1 + MAX_WORKERS;
 

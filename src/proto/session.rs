@@ -13,6 +13,12 @@ pub const MAX_PACKET: usize = 60 * 1024;
 /// Most descriptors with one packet.
 pub const MAX_FDS: usize = 6;
 
+/// Most workers of a job. In the daemon's bitmap worker w is lane w and session s lane `MAX_WORKERS` + s; in the hints
+/// entry 0 is the daemon's, then come the workers', then the sessions'.
+pub const MAX_WORKERS: u16 = 256;
+/// Most sessions of a job.
+pub const MAX_SESSIONS: u16 = 704;
+
 /// What a rank says to the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case", deny_unknown_fields)]

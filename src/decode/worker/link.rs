@@ -16,7 +16,7 @@ use crate::manifest::Manifest;
 use crate::proto;
 use crate::proto::message::{Body, Done, Ready, Words};
 use crate::proto::options::StreamOptions;
-use crate::proto::session::{FromWorker, MAX_FDS, MAX_PACKET, ToWorker};
+use crate::proto::session::{FromWorker, MAX_FDS, MAX_PACKET, MAX_SESSIONS, MAX_WORKERS, ToWorker};
 use crate::ring::bell::{Ringer, Sleeper, hints_bytes};
 use crate::ring::fds::{recv_packet, send_packet};
 use crate::ring::segment::Segment;
@@ -26,7 +26,7 @@ use crate::ring::spsc::{Consumer, Producer, ring_bytes};
 /// How long a ticket waits for the packet that attaches its session.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 /// Entries that a hints segment has; its size is checked when it is mapped.
-const HINTS: usize = 961;
+const HINTS: usize = 1 + MAX_WORKERS as usize + MAX_SESSIONS as usize;
 
 /// A rank's slab and lane.
 pub(super) struct Attached {
