@@ -15,6 +15,7 @@ mod poller;
 mod regions;
 mod server;
 mod sessions;
+mod slice;
 mod workers;
 
 use std::io;
