@@ -16,7 +16,7 @@ use crate::ring::slab::{Slab, SlabOptions};
 use crate::ring::spsc::Corrupt;
 
 const SLAB: u64 = 64 << 10;
-const SHAPE: [u16; 4] = [1, 3, 4, 4];
+const SHAPE: [u16; 4] = [2, 3, 2, 4];
 const BYTES: u64 = 48;
 const ROWS: u64 = 100;
 const WORLD: u32 = 4;
@@ -79,6 +79,8 @@ pub fn table(bytes: &[u8]) {
         batch_size: BATCH,
         global_batch: u64::from(WORLD * BATCH),
         number: 1,
+        frames: SHAPE[0],
+        in_parts: true,
         may_skip: from.byte() & 1 == 1,
         shape: Arc::new(|_| SHAPE),
     };
@@ -194,9 +196,15 @@ impl Peer {
         let (sample, grant) = (from.near(slot.into()), from.near(grant.into()) as u32);
         let step = from.near(step.into()) as u32;
         let place = offset.wrapping_add(u64::from(slot) * BYTES);
-        let (offset, written, shape) = if skip { (0, 0, [0; 4]) } else { (place, BYTES, SHAPE) };
+        let (mut offset, mut written, shape) = if skip { (0, 0, [0; 4]) } else { (place, BYTES, SHAPE) };
+        let (mut first, mut frames) = (0, SHAPE[0]);
+        if !skip && from.byte() & 1 == 1 {
+            (first, frames, written) = (u16::from(from.byte() & 1), 1, BYTES / 2);
+            offset = offset.wrapping_add(u64::from(first) * written);
+        }
+        let (first, frames) = (from.near(first.into()) as u16, from.near(frames.into()) as u16);
         let (offset, written) = (from.near(offset), from.near(written));
-        Ready { head, sample, offset, written, shape, grant, step, reserved: 0 }.words()
+        Ready { head, sample, offset, written, shape, grant, step, first, frames, reserved: 0 }.words()
     }
 }
 

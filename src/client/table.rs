@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::ledger::{Lease, Ledger};
 use crate::proto::message::{BadMessage, Batch, Body, Entry, Ready, Words, head, kind};
+use crate::proto::transform::Span;
 use crate::ring::spsc::Corrupt;
 
 /// A message that cannot be true.
@@ -60,6 +61,9 @@ pub(crate) struct Rules {
     pub(crate) global_batch: u64,
     /// Bytes of one number.
     pub(crate) number: u64,
+    /// Frames of a sample, and whether it may come in parts.
+    pub(crate) frames: u16,
+    pub(crate) in_parts: bool,
     /// Whether samples may be left out.
     pub(crate) may_skip: bool,
     /// The shape that the transform makes of a row below `rows`.
@@ -98,6 +102,8 @@ pub(crate) struct Assembled {
 struct Pending {
     batch: Assembled,
     waiting: usize,
+    /// By slot, the parts that are there of a sample that is not there as a whole.
+    parts: BTreeMap<u16, Vec<Span>>,
 }
 
 /// A batch whose entries are coming.
@@ -227,7 +233,7 @@ impl Table {
             let slots = Vec::with_capacity(usize::from(b.head.slot));
             let Batch { epoch, step, global, cost, mean_cost, .. } = b;
             let batch = Assembled { lease, epoch, step, global, cost, mean_cost, slots };
-            Some(Pending { batch, waiting: usize::from(b.head.slot) })
+            Some(Pending { batch, waiting: usize::from(b.head.slot), parts: BTreeMap::new() })
         };
         self.filling = Some(Filling { announced: b, seen: 0, end: b.offset, pending });
         Ok(())
@@ -286,21 +292,21 @@ impl Table {
     }
 
     /// The entry that a message speaks of; `None` when its block was released before the message came.
-    fn slot(&mut self, me: &'static str, r: &Ready) -> Result<Option<(&mut usize, &mut Slot)>, Violation> {
+    fn slot(&mut self, me: &'static str, r: &Ready) -> Result<Option<Entered<'_>>, Violation> {
         self.session(me, r.head.session)?;
         let (announced, highest) = (self.is_announced(r.grant), self.highest);
         let Some(pending) = self.pending.get_mut(&r.grant) else {
             expect(me, "grant", announced, r.grant, format!("at most {highest}"))?;
             return Ok(None);
         };
-        let Pending { batch, waiting } = pending;
+        let Pending { batch, waiting, parts } = pending;
         expect(me, "step", r.step == batch.step, r.step, batch.step)?;
         let samples = batch.slots.len();
         let Some(slot) = batch.slots.get_mut(usize::from(r.head.slot)) else {
             return expect(me, "slot", false, r.head.slot, format!("below {samples}")).map(|()| None);
         };
         expect(me, "sample", r.sample == slot.sample, r.sample, slot.sample)?;
-        Ok(Some((waiting, slot)))
+        Ok(Some(Entered { slot, waiting, parts }))
     }
 
     fn ready(&mut self, r: Ready) -> Result<(), Violation> {
@@ -312,17 +318,28 @@ impl Table {
             return Ok(());
         }
         let (shape_of, number) = (Arc::clone(&self.rules.shape), self.rules.number);
-        let Some((waiting, slot)) = self.slot(ME, &r)? else { return Ok(()) };
-        match slot.state {
-            SlotState::Ready { .. } => return Ok(()),
-            SlotState::Skipped => return expect(ME, "sample", false, "ready", "skipped, as was said"),
-            SlotState::Waiting => {}
+        let (frames, in_parts) = (self.rules.frames, self.rules.in_parts);
+        let Some(Entered { slot, waiting, parts }) = self.slot(ME, &r)? else { return Ok(()) };
+        // Also one that was skipped: the parts that others had in hand then are of no use to anyone.
+        if slot.state != SlotState::Waiting {
+            return Ok(());
         }
-        expect(ME, "offset", r.offset == slot.offset, r.offset, slot.offset)?;
+        let span = Span { first: r.first, frames: r.frames };
+        let whole = span == Span { first: 0, frames };
+        let fits = whole || (in_parts && span.frames > 0 && span.end() <= frames.into());
+        expect(ME, "frames", fits, format!("{}+{}", span.first, span.frames), format!("within {frames}"))?;
         let shape = shape_of(slot.sample);
         expect(ME, "shape", r.shape == shape, format!("{:?}", r.shape), format!("{shape:?}"))?;
         let bytes = shape.iter().map(|&n| u64::from(n)).product::<u64>() * number;
-        expect(ME, "written", r.written == bytes && bytes <= slot.len, r.written, bytes.min(slot.len))?;
+        let frame = bytes / u64::from(frames.max(1));
+        let (at, len) = if whole { (0, bytes) } else { (u64::from(r.first) * frame, u64::from(r.frames) * frame) };
+        expect(ME, "offset", r.offset == slot.offset + at, r.offset, slot.offset + at)?;
+        expect(ME, "written", r.written == len && at + len <= slot.len, r.written, len.min(slot.len))?;
+        let alone = whole && !parts.contains_key(&r.head.slot);
+        if !alone && enter(parts, r.head.slot, span)? < frames.into() {
+            return Ok(());
+        }
+        parts.remove(&r.head.slot);
         slot.state = SlotState::Ready { written: bytes, shape };
         *waiting -= 1;
         Ok(())
@@ -331,7 +348,7 @@ impl Table {
     fn skip(&mut self, r: Ready) -> Result<(), Violation> {
         const ME: &str = "Skip";
         expect(ME, "kind", self.rules.may_skip, "a skip", "none, as this loader raises")?;
-        let Some((waiting, slot)) = self.slot(ME, &r)? else { return Ok(()) };
+        let Some(Entered { slot, waiting, parts }) = self.slot(ME, &r)? else { return Ok(()) };
         match slot.state {
             SlotState::Skipped => return Ok(()),
             SlotState::Ready { .. } => return expect(ME, "sample", false, "skipped", "ready, as was said"),
@@ -339,10 +356,31 @@ impl Table {
         }
         expect(ME, "written", r.written == 0, r.written, 0)?;
         expect(ME, "offset", r.offset == 0, r.offset, 0)?;
+        parts.remove(&r.head.slot);
         slot.state = SlotState::Skipped;
         *waiting -= 1;
         Ok(())
     }
+}
+
+/// An entry, and what is counted beside it.
+struct Entered<'a> {
+    slot: &'a mut Slot,
+    waiting: &'a mut usize,
+    parts: &'a mut BTreeMap<u16, Vec<Span>>,
+}
+
+/// Notes a part, and answers how many frames of its sample are there. One that is told again is noted once.
+fn enter(parts: &mut BTreeMap<u16, Vec<Span>>, slot: u16, span: Span) -> Result<u32, Violation> {
+    let known = parts.entry(slot).or_default();
+    if !known.contains(&span) {
+        let apart = |other: &Span| span.end() <= other.first.into() || other.end() <= span.first.into();
+        if let Some(other) = known.iter().find(|other| !apart(other)) {
+            expect("Ready", "frames", false, format!("{span:?}"), format!("apart from {other:?}"))?;
+        }
+        known.push(span);
+    }
+    Ok(known.iter().map(|span| u32::from(span.frames)).sum())
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ fn bench(may_skip: bool) -> Bench {
         batch_size: 3,
         global_batch: 6,
         number: 1,
+        frames: SHAPE[0],
+        in_parts: true,
         may_skip,
         shape: Arc::new(|_| SHAPE),
     };
@@ -66,7 +68,15 @@ fn end(step: u32) -> Batch {
 fn ready(b: &Batch, slot: u16) -> Ready {
     let Entry { sample, offset, .. } = entry(b, slot);
     let head = Head { attempt: 1, ..head_of(kind::READY, slot) };
-    Ready { head, sample, offset, written: BYTES, shape: SHAPE, grant: b.grant, step: b.step, reserved: 0 }
+    let (grant, step, frames) = (b.grant, b.step, SHAPE[0]);
+    Ready { head, sample, offset, written: BYTES, shape: SHAPE, grant, step, first: 0, frames, reserved: 0 }
+}
+
+/// One of the two halves of a sample.
+fn half(b: &Batch, slot: u16, first: u16) -> Ready {
+    let whole = ready(b, slot);
+    let written = BYTES / 2;
+    Ready { offset: whole.offset + u64::from(first) * written, written, first, frames: 1, ..whole }
 }
 
 fn skip(b: &Batch, slot: u16) -> Ready {
@@ -231,6 +241,11 @@ fn no_untrue_ready_is_believed() {
         ("written", |r| r.written += 1),
         ("shape", |r| r.shape[0] = 1),
         ("step", |r| r.step = 1),
+        ("frames", |r| r.frames = 0),
+        ("frames", |r| r.first = 1),
+        ("frames", |r| (r.first, r.frames) = (u16::MAX, u16::MAX)),
+        ("written", |r| r.frames = 1),
+        ("offset", |r| (r.first, r.frames, r.written) = (1, 1, BYTES / 2)),
     ];
     for (field, spoil) in cases {
         let mut bench = bench(false);
@@ -272,6 +287,35 @@ fn a_sample_that_is_ready_before_its_batch_is_announced_waits_for_it() {
 }
 
 #[test]
+fn a_sample_is_ready_when_all_its_parts_are() {
+    let mut bench = bench(true);
+    let b = batch(1, 0);
+    bench.grant(&b);
+    for part in [half(&b, 0, 1), half(&b, 0, 1), half(&b, 1, 0), half(&b, 2, 0), half(&b, 2, 1)] {
+        bench.table.hear_worker(&part.words()).unwrap();
+    }
+    assert_eq!(bench.table.missing(), Some((0, vec![10, 11])));
+    bench.refuses("frames", ready(&b, 0).words());
+    // A part that cannot be made: the sample as a whole is left out, whatever is there of it or comes later.
+    bench.table.hear_daemon(&skip(&b, 1).words()).unwrap();
+    bench.table.hear_worker(&half(&b, 1, 1).words()).unwrap();
+    bench.table.hear_worker(&half(&b, 0, 0).words()).unwrap();
+    let states: Vec<_> = bench.table.pop().unwrap().slots.iter().map(|s| s.state).collect();
+    let ready = SlotState::Ready { written: BYTES, shape: SHAPE };
+    assert_eq!(states, [ready, SlotState::Skipped, ready]);
+}
+
+#[test]
+fn parts_of_a_layout_whose_frames_lie_apart_are_refused() {
+    let mut bench = bench(false);
+    bench.table.rules.in_parts = false;
+    let b = batch(1, 0);
+    bench.grant(&b);
+    bench.refuses("frames", half(&b, 0, 0).words());
+    bench.table.hear_worker(&ready(&b, 0).words()).unwrap();
+}
+
+#[test]
 fn messages_out_of_turn_are_refused() {
     let mut bench = bench(true);
     let b = batch(1, 0);
@@ -293,7 +337,9 @@ fn ready_and_skip_do_not_contradict_each_other() {
     lenient.table.hear_worker(&ready(&b, 0).words()).unwrap();
     lenient.refuses("sample", skip(&b, 0).words());
     lenient.table.hear_daemon(&skip(&b, 1).words()).unwrap();
-    lenient.refuses("sample", ready(&b, 1).words());
+    // Whoever had a part of it in hand when another failed may still finish.
+    lenient.table.hear_worker(&ready(&b, 1).words()).unwrap();
+    assert_eq!(lenient.table.missing(), Some((0, vec![12])));
     let mut strict = bench(false);
     strict.grant(&b);
     strict.refuses("kind", skip(&b, 0).words());

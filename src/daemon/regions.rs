@@ -2,10 +2,12 @@
 //!
 //! `free → granted(attempt) → ready → leased → free`, see `docs/protocol.md`. A [`Block`] holds the regions of one
 //! batch side by side. The table does no I/O and trusts no one: each method checks that the arrow it is asked for
-//! exists, and refuses with the reason otherwise.
+//! exists, and refuses with the reason otherwise. A region that several workers fill has [`Part`]s, each of which goes
+//! that way by itself.
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::proto::transform::Span;
 use crate::sched::event::Place;
 
 /// Blocks start on a page, so that a device can pin them and a tensor is aligned.
@@ -22,6 +24,18 @@ pub enum Refused {
     /// The grant has no such slot.
     #[error("grant {0} has no slot {1}")]
     Slot(u32, u16),
+    /// The slot has no such part, or one that overlaps it.
+    #[error("grant {grant} slot {slot}: no part {first}+{frames}")]
+    Part {
+        /// The grant.
+        grant: u32,
+        /// The slot.
+        slot: u16,
+        /// First frame.
+        first: u16,
+        /// Frames.
+        frames: u16,
+    },
     /// The slot is not in the state that this needs.
     #[error("grant {grant} slot {slot}: {wanted} was wanted")]
     State {
@@ -42,7 +56,7 @@ pub enum Refused {
     },
 }
 
-/// The state of one region.
+/// The state of a part of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Nobody writes; `attempts` were made and their writers are dead.
@@ -67,16 +81,38 @@ pub enum State {
         shape: [u16; 4],
     },
     /// It never will be.
-    Skipped,
+    Failed,
+}
+
+/// A part of a region: what one ticket is about. Mostly all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Frames of the output.
+    pub span: Span,
+    /// Where they lie: bytes from the region's start.
+    pub at: u64,
+    /// How many bytes they take.
+    pub len: u64,
+    /// How far it has come.
+    pub state: State,
+}
+
+/// The address of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// The grant.
+    pub grant: u32,
+    /// The slot.
+    pub slot: u16,
+    /// Frames of the output.
+    pub span: Span,
 }
 
 /// What a worker says it has made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Made {
-    /// The grant.
-    pub grant: u32,
-    /// The slot.
-    pub slot: u16,
+    /// Of what.
+    pub what: Address,
     /// The attempt.
     pub attempt: u16,
     /// The worker.
@@ -88,14 +124,18 @@ pub struct Made {
 }
 
 /// One sample's place in a block.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Region {
     /// What it is for.
     pub place: Place,
     /// Start in the slab, bytes.
     pub offset: u64,
-    /// How far it has come.
-    pub state: State,
+    /// Its parts, as far as they were given out; they lie apart.
+    pub parts: Vec<Part>,
+    /// Whether the sample will never be there.
+    pub skipped: bool,
+    /// Whether the rank may know: then nobody writes here, and it may put other samples here.
+    pub told: bool,
     /// Workers that died of this sample by a fault of their own.
     pub faults: u8,
     /// Workers that were killed from outside while they had it, weighted by whether they were at it.
@@ -202,7 +242,9 @@ impl Regions {
             .map(|((at, _), &place)| Region {
                 place,
                 offset: offset + at,
-                state: State::Granted { attempts: 0 },
+                parts: Vec::new(),
+                skipped: false,
+                told: false,
                 faults: 0,
                 kills: 0,
             })
@@ -219,63 +261,105 @@ impl Regions {
         block.regions.get(usize::from(slot)).ok_or(Refused::Slot(grant, slot))
     }
 
-    fn pair(&mut self, grant: u32, slot: u16) -> Result<(&mut u32, &mut Region), Refused> {
+    fn part(&mut self, what: Address) -> Result<(&mut u32, &mut Part), Refused> {
+        let Address { grant, slot, span } = what;
         let block = self.blocks.get_mut(&grant).ok_or(Refused::Grant(grant))?;
         let region = block.regions.get_mut(usize::from(slot)).ok_or(Refused::Slot(grant, slot))?;
-        Ok((&mut block.writers, region))
+        let part = region.parts.iter_mut().find(|part| part.span == span);
+        let none = Refused::Part { grant, slot, first: span.first, frames: span.frames };
+        Ok((&mut block.writers, part.ok_or(none)?))
     }
 
-    /// granted(n) → writing(n + 1): a live worker is about to be told. Refused for a block that was released.
-    pub fn assign(&mut self, grant: u32, slot: u16) -> Result<u16, Refused> {
-        if self.blocks.get(&grant).ok_or(Refused::Grant(grant))?.released {
-            return Err(Refused::State { grant, slot, wanted: "a block that is not released" });
+    /// granted(n) → writing(n + 1): a live worker is about to be told. `at` is where the part lies: bytes from the
+    /// region's start, and how many. Answers the number of the attempt. Refused for a block that was released, and for
+    /// a sample that was skipped.
+    pub fn assign(&mut self, what: Address, at: (u64, u64)) -> Result<u16, Refused> {
+        let Address { grant, slot, span } = what;
+        let state = |wanted| Refused::State { grant, slot, wanted };
+        let block = self.blocks.get_mut(&grant).ok_or(Refused::Grant(grant))?;
+        if block.released {
+            return Err(state("a block that is not released"));
         }
-        let (writers, region) = self.pair(grant, slot)?;
-        let State::Granted { attempts } = region.state else {
-            return Err(Refused::State { grant, slot, wanted: "a region without writer" });
+        let region = block.regions.get_mut(usize::from(slot)).ok_or(Refused::Slot(grant, slot))?;
+        if region.skipped {
+            return Err(state("a sample that is not skipped"));
+        }
+        let (at, len) = at;
+        let end = at.saturating_add(len);
+        let known = region.parts.iter_mut().find(|part| part.span == span && (part.at, part.len) == (at, len));
+        let attempt = match known {
+            Some(part) => {
+                let State::Granted { attempts } = part.state else { return Err(state("a part without writer")) };
+                part.state = State::Writing { attempt: attempts + 1 };
+                attempts + 1
+            }
+            None => {
+                let apart = region.parts.iter().all(|part| part.at + part.len <= at || end <= part.at);
+                if len == 0 || end > region.place.bytes || !apart {
+                    return Err(Refused::Part { grant, slot, first: span.first, frames: span.frames });
+                }
+                region.parts.push(Part { span, at, len, state: State::Writing { attempt: 1 } });
+                1
+            }
         };
-        let attempt = attempts + 1;
-        region.state = State::Writing { attempt };
-        *writers += 1;
+        block.writers += 1;
         Ok(attempt)
     }
 
     /// writing(n) → ready, by the word of the worker that made attempt n. The caller knows that it was this one.
-    pub fn done(&mut self, made: Made) -> Result<(), Refused> {
-        let Made { grant, slot, attempt, worker, written, shape } = made;
-        let (writers, region) = self.pair(grant, slot)?;
-        if region.state != (State::Writing { attempt }) {
-            return Err(Refused::State { grant, slot, wanted: "a region that this attempt is writing" });
+    /// Answers whether the sample is as a whole in its place now.
+    pub fn done(&mut self, made: Made) -> Result<bool, Refused> {
+        let Made { what, attempt, worker, written, shape } = made;
+        let Address { grant, slot, .. } = what;
+        let (writers, part) = self.part(what)?;
+        if part.state != (State::Writing { attempt }) {
+            return Err(Refused::State { grant, slot, wanted: "a part that this attempt is writing" });
         }
-        if written > region.place.bytes {
-            return Err(Refused::Written { written, len: region.place.bytes });
+        if written > part.len {
+            return Err(Refused::Written { written, len: part.len });
         }
-        region.state = State::Ready { attempt, worker, written, shape };
+        part.state = State::Ready { attempt, worker, written, shape };
         *writers -= 1;
-        Ok(())
+        let region = self.region(grant, slot)?;
+        let ready = |part: &Part| if let State::Ready { .. } = part.state { part.len } else { 0 };
+        Ok(region.parts.iter().map(ready).sum::<u64>() == region.place.bytes)
     }
 
     /// writing(n) → granted(n): the writer is proven dead without having said that it was done.
-    pub fn lost(&mut self, grant: u32, slot: u16) -> Result<&mut Region, Refused> {
-        let (writers, region) = self.pair(grant, slot)?;
-        let State::Writing { attempt } = region.state else {
-            return Err(Refused::State { grant, slot, wanted: "a region that is being written" });
+    pub fn lost(&mut self, what: Address) -> Result<&mut Region, Refused> {
+        let Address { grant, slot, .. } = what;
+        let (writers, part) = self.part(what)?;
+        let State::Writing { attempt } = part.state else {
+            return Err(Refused::State { grant, slot, wanted: "a part that is being written" });
         };
-        region.state = State::Granted { attempts: attempt };
+        part.state = State::Granted { attempts: attempt };
         *writers -= 1;
-        Ok(region)
+        let block = self.blocks.get_mut(&grant).ok_or(Refused::Grant(grant))?;
+        block.regions.get_mut(usize::from(slot)).ok_or(Refused::Slot(grant, slot))
     }
 
-    /// granted or writing → skipped: by the worker's word, or at the limit of attempts with no writer left.
-    pub fn skip(&mut self, grant: u32, slot: u16) -> Result<(), Refused> {
-        let (writers, region) = self.pair(grant, slot)?;
-        match region.state {
+    /// granted or writing → failed: by the worker's word, or at the limit of attempts with no writer left. The sample
+    /// is skipped by it; answers whether it was not before.
+    pub fn fail(&mut self, what: Address) -> Result<bool, Refused> {
+        let Address { grant, slot, .. } = what;
+        let (writers, part) = self.part(what)?;
+        match part.state {
             State::Writing { .. } => *writers -= 1,
             State::Granted { .. } => {}
-            _ => return Err(Refused::State { grant, slot, wanted: "a region that is not ready" }),
+            _ => return Err(Refused::State { grant, slot, wanted: "a part that is not ready" }),
         }
-        region.state = State::Skipped;
-        Ok(())
+        part.state = State::Failed;
+        let block = self.blocks.get_mut(&grant).ok_or(Refused::Grant(grant))?;
+        let region = block.regions.get_mut(usize::from(slot)).ok_or(Refused::Slot(grant, slot))?;
+        Ok(!std::mem::replace(&mut region.skipped, true))
+    }
+
+    /// Whether the rank is to be told now that a sample is skipped: once, when nobody writes to its region any more.
+    pub fn skip(&mut self, grant: u32, slot: u16) -> bool {
+        let region = self.blocks.get_mut(&grant).and_then(|block| block.regions.get_mut(usize::from(slot)));
+        let Some(region) = region.filter(|region| region.skipped && !region.told) else { return false };
+        region.told = !region.parts.iter().any(|part| matches!(part.state, State::Writing { .. }));
+        region.told
     }
 
     /// The rank has let the block go. It is free at once, or when its last writer has ended; see [`Regions::reap`].
@@ -337,6 +421,12 @@ mod tests {
         sizes.iter().map(|&bytes| Place { sample: 0, bytes, home_rank: 0, cost: 1.0 }).collect()
     }
 
+    const WHOLE: Span = Span { first: 0, frames: 4 };
+
+    fn whole(grant: u32, slot: u16) -> Address {
+        Address { grant, slot, span: WHOLE }
+    }
+
     #[test]
     fn equal_regions_are_one_tensor_and_others_share_no_line() {
         let mut table = Regions::new(1 << 20);
@@ -352,11 +442,11 @@ mod tests {
     fn a_released_block_with_a_writer_is_not_reused() {
         let mut table = Regions::new(8192);
         let grant = table.grant(1, 0, 0, &places(&[4096, 4096])).unwrap();
-        assert_eq!(table.assign(grant, 0), Ok(1));
+        assert_eq!(table.assign(whole(grant, 0), (0, 4096)), Ok(1));
         table.release(grant).unwrap();
         assert_eq!(table.reap(grant), None);
         assert_eq!(table.grant(1, 0, 1, &places(&[1])), None);
-        table.lost(grant, 0).unwrap();
+        table.lost(whole(grant, 0)).unwrap();
         assert!(table.reap(grant).is_some());
         assert!(table.grant(1, 0, 1, &places(&[1])).is_some());
     }
@@ -365,20 +455,61 @@ mod tests {
     fn a_region_has_one_writer_and_attempts_count_up() {
         let mut table = Regions::new(8192);
         let grant = table.grant(1, 0, 0, &places(&[100])).unwrap();
-        assert_eq!(table.assign(grant, 0), Ok(1));
-        assert!(table.assign(grant, 0).is_err());
-        table.lost(grant, 0).unwrap();
-        assert_eq!(table.assign(grant, 0), Ok(2));
-        let made = Made { grant, slot: 0, attempt: 2, worker: 3, written: 100, shape: [1, 1, 1, 100] };
+        let (what, at) = (whole(grant, 0), (0, 100));
+        assert_eq!(table.assign(what, at), Ok(1));
+        assert!(table.assign(what, at).is_err());
+        table.lost(what).unwrap();
+        assert_eq!(table.assign(what, at), Ok(2));
+        let made = Made { what, attempt: 2, worker: 3, written: 100, shape: [1, 1, 1, 100] };
         assert!(table.done(Made { attempt: 1, ..made }).is_err(), "an attempt whose writer is dead");
         assert_eq!(table.done(Made { written: 101, ..made }), Err(Refused::Written { written: 101, len: 100 }));
-        table.done(made).unwrap();
-        assert!(table.assign(grant, 0).is_err());
+        assert_eq!(table.done(made), Ok(true));
+        assert!(table.assign(what, at).is_err());
         assert!(table.done(made).is_err());
         table.release(grant).unwrap();
         assert!(table.release(grant).is_err());
         assert!(table.reap(grant).is_some());
         assert_eq!(table.used(), 0);
+    }
+
+    #[test]
+    fn parts_lie_apart_and_the_first_that_fails_skips_the_sample() {
+        let mut table = Regions::new(8192);
+        let grant = table.grant(1, 0, 0, &places(&[100])).unwrap();
+        let part = |first, frames| Address { grant, slot: 0, span: Span { first, frames } };
+        let (left, right) = (part(0, 1), part(1, 3));
+        assert_eq!(table.assign(left, (0, 25)), Ok(1));
+        for (what, at) in [(whole(grant, 0), (0, 100)), (right, (24, 76)), (right, (25, 76)), (right, (25, 0))] {
+            assert!(matches!(table.assign(what, at), Err(Refused::Part { .. })), "{what:?} at {at:?}");
+        }
+        assert_eq!(table.assign(right, (25, 75)), Ok(1));
+        let made = Made { what: left, attempt: 1, worker: 3, written: 25, shape: [4, 1, 1, 25] };
+        assert_eq!(table.done(made), Ok(false));
+        table.lost(right).unwrap();
+        assert_eq!(table.assign(right, (25, 75)), Ok(2));
+        assert!(table.assign(left, (0, 25)).is_err(), "it is ready, whatever became of the other");
+        assert_eq!(table.fail(right), Ok(true));
+        assert!(table.fail(right).is_err() && table.fail(left).is_err());
+        table.release(grant).unwrap();
+        assert!(table.reap(grant).is_some(), "nobody writes");
+    }
+
+    #[test]
+    fn a_sample_is_skipped_once_and_its_last_writer_is_waited_for() {
+        let mut table = Regions::new(8192);
+        let grant = table.grant(1, 0, 0, &places(&[100])).unwrap();
+        let part = |first| Address { grant, slot: 0, span: Span { first, frames: 1 } };
+        for first in 0..3 {
+            assert_eq!(table.assign(part(first), (25 * u64::from(first), 25)), Ok(1));
+        }
+        assert!(!table.skip(grant, 0));
+        assert_eq!(table.fail(part(1)), Ok(true));
+        assert_eq!(table.fail(part(0)), Ok(false));
+        assert!(!table.skip(grant, 0), "the rank could put another sample there, and one still writes");
+        assert!(table.assign(part(3), (75, 25)).is_err(), "there is no use in the rest");
+        let made = Made { what: part(2), attempt: 1, worker: 3, written: 25, shape: [4, 1, 1, 25] };
+        assert_eq!(table.done(made), Ok(false));
+        assert!(table.skip(grant, 0) && !table.skip(grant, 0));
     }
 
     #[test]

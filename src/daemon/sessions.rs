@@ -8,11 +8,12 @@ use std::sync::Arc;
 use super::conn::{Conn, Gone};
 use super::pidfd::PidFd;
 use super::poller::{Poller, Source};
-use super::regions::Regions;
+use super::regions::{Address, Block, Region, Regions, State};
 use super::workers::segment_fd;
-use crate::proto::message::{Feedback, Words};
+use crate::proto::message::{Feedback, Head, Ready, Words, kind};
 pub use crate::proto::session::MAX_WORKERS;
 use crate::proto::session::{self, Join, ToRank};
+use crate::proto::transform::Span;
 use crate::ring::bell::{EventFd, Ringer, eventfd};
 use crate::ring::segment::Segment;
 use crate::ring::spsc::{Consumer, Producer, ring_bytes};
@@ -203,9 +204,22 @@ impl Session {
             self.ringer.ring(0);
         }
         let waiting = self.backlog.len();
-        // A batch is told in one message and one a sample, and a sample's end may be told twice.
-        let of_batches = || self.regions.blocks().map(|(_, block)| 1 + 3 * block.regions.len()).sum();
+        // A batch is told in one message and one a sample, and the end of a sample, or of each part, may be told twice.
+        let ends = |regions: &[Region]| regions.iter().map(|r| 2 * r.parts.len().max(1)).sum::<usize>();
+        let of = |block: &Block| 1 + block.regions.len() + ends(&block.regions);
+        let of_batches = || self.regions.blocks().map(|(_, block)| of(block)).sum();
         if waiting < 256 { 0 } else { waiting.saturating_sub(of_batches()) }
+    }
+
+    /// What the rank is told of a part that is in its place; `None` if it is not.
+    pub fn ready(&self, what: Address) -> Option<Ready> {
+        let Address { grant, slot, span: Span { first, frames } } = what;
+        let (block, region) = (self.regions.block(grant)?, self.regions.region(grant, slot).ok()?);
+        let part = region.parts.iter().find(|part| part.span == what.span)?;
+        let State::Ready { attempt, written, shape, .. } = part.state else { return None };
+        let head = Head { kind: kind::READY, session: self.id, attempt, slot };
+        let (sample, offset, step) = (region.place.sample, region.offset + part.at, block.step);
+        Some(Ready { head, sample, offset, written, shape, grant, step, first, frames, reserved: 0 })
     }
 
     /// Wakes the rank whatever its parked flag says: a worker may have died after it cleared the flag.

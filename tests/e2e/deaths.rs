@@ -14,7 +14,7 @@ use crate::rank::Spec;
 const WORLD: u32 = 2;
 
 /// Steps all ranks of a paced run together, calling `between` after each step.
-fn march(ranks: &mut [Rank], mut between: impl FnMut(u32, &mut [Rank])) -> Stream {
+pub fn march(ranks: &mut [Rank], mut between: impl FnMut(u32, &mut [Rank])) -> Stream {
     let mut stream = Stream::new();
     for n in 0.. {
         ranks.iter_mut().for_each(Rank::step);
@@ -77,6 +77,52 @@ fn fifty_killed_workers_change_nothing_in_the_stream() {
         assert_eq!(stream, undisturbed, "epoch {epoch} after {kills} kills");
     }
     assert!(kills >= 50, "only {kills} kills");
+}
+
+#[test]
+fn killed_workers_change_nothing_in_a_stream_of_clips_in_parts() {
+    let dir = folder();
+    let daemon = Daemon::start(dir.path());
+    let mut rng = ChaCha8Rng::seed_from_u64(51);
+    let (mut kills, mut reissued) = (0, 0);
+    let stats = |name: &str| status(&daemon.socket).and_then(|s| s["jobs"][0]["stats"][name].as_u64()).unwrap_or(0);
+    for epoch in 0..4 {
+        let undisturbed =
+            run(&paced(&daemon.socket, |s| (s.epoch, s.paced, s.spread, s.split_ms) = (epoch, false, true, 0)));
+        let change =
+            |s: &mut Spec| (s.epoch, s.spread, s.split_ms, s.workers, s.max_batches) = (epoch, true, 1, 3, 2);
+        let mut ranks: Vec<_> = paced(&daemon.socket, change).iter().map(Rank::start).collect();
+        let stream = march(&mut ranks, |_, _| {
+            let pids = workers(&daemon.socket);
+            if let Some(&pid) = pids.get(rng.next_u32() as usize % pids.len().max(1)) {
+                kill(pid);
+                kills += 1;
+            }
+            reissued = reissued.max(stats("reissued").min(stats("parts")));
+        });
+        assert_eq!(stream, undisturbed, "epoch {epoch} after {kills} kills");
+    }
+    assert!(kills >= 20 && reissued > 0, "only {kills} kills, {reissued} tickets done again");
+}
+
+#[test]
+fn a_killed_daemon_is_replaced_in_the_middle_of_clips_in_parts() {
+    let dir = folder();
+    let socket = dir.path().join("embedded.sock");
+    let undisturbed = {
+        let dir = folder();
+        let daemon = Daemon::start(dir.path());
+        run(&paced(&daemon.socket, |s| (s.paced, s.spread, s.split_ms) = (false, true, 0)))
+    };
+    let specs = paced(&socket, |s| (s.keep, s.max_batches, s.spread, s.split_ms, s.workers) = (1, 3, true, 1, 3));
+    let mut ranks: Vec<_> = specs.iter().map(Rank::start).collect();
+    let stream = march(&mut ranks, |n, _| {
+        if n == 1 || n == 3 {
+            wait_for("a daemon to answer", || status(&socket).is_some());
+            kill(status(&socket).and_then(|s| s["pid"].as_i64()).unwrap() as i32);
+        }
+    });
+    assert_eq!(stream, undisturbed);
 }
 
 #[test]

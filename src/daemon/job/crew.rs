@@ -8,10 +8,10 @@ use super::{Job, Orphan, Source};
 use crate::crash;
 use crate::daemon::conn::{Conn, Gone};
 use crate::daemon::poller::Poller;
-use crate::daemon::regions::State;
+use crate::daemon::regions::{Address, Part, State};
 use crate::daemon::sessions::{LANE_CAPACITY, LANES, MAX_WORKERS, Phase, SESSION_BELLS, Session};
 use crate::daemon::workers::{Shared, Worker, segment_fd};
-use crate::proto::message::{Body, Head, Ready, kind};
+use crate::proto::message::Body;
 use crate::proto::options::Policy;
 use crate::proto::session::{FromWorker, ToRank, ToWorker};
 use crate::sched::event::{Event, ServerId, Time, WorkerId};
@@ -349,7 +349,12 @@ impl Job {
         self.complaints.remove(&ticket);
         self.stats.reissued += 1;
         let Some(session) = self.sessions.get_mut(&flight.session) else { return };
-        let Ok(region) = session.regions.lost(flight.grant, flight.slot) else { return };
+        let Ok(region) = session.regions.lost(flight.what) else { return };
+        if region.skipped {
+            self.tell_skip(flight.session, flight.what.grant, flight.what.slot);
+            self.reap_block(flight.session, flight.what.grant);
+            return;
+        }
         match blame {
             Blame::None => {}
             Blame::Fault => region.faults += 1,
@@ -361,9 +366,9 @@ impl Job {
             self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
             self.bad_sample(&flight, "worker", &format!("it cost {cost} workers; the last one: {what}"));
         } else {
-            self.orphans.insert((flight.session, flight.grant, flight.slot), orphan);
+            self.orphans.insert((flight.session, flight.what), orphan);
         }
-        self.reap_block(flight.session, flight.grant);
+        self.reap_block(flight.session, flight.what.grant);
     }
 
     /// Repeats to the ranks what a dead worker had finished: its own message may never have been sent.
@@ -371,18 +376,14 @@ impl Job {
         for session in self.sessions.values_mut() {
             let mut news = Vec::new();
             for (grant, block) in session.regions.blocks().filter(|(_, block)| !block.released) {
-                for (at, region) in block.regions.iter().enumerate() {
-                    let State::Ready { attempt, worker, written, shape } = region.state else { continue };
-                    if worker != slot {
-                        continue;
-                    }
-                    let head = Head { kind: kind::READY, session: session.id, attempt, slot: at as u16 };
-                    let (sample, offset, step) = (region.place.sample, region.offset, block.step);
-                    news.push(Ready { head, sample, offset, written, shape, grant, step, reserved: 0 }.words());
+                for (at, region) in (0..).zip(&block.regions).filter(|(_, region)| !region.skipped) {
+                    let its = |part: &&Part| matches!(part.state, State::Ready { worker, .. } if worker == slot);
+                    let parts = region.parts.iter().filter(its);
+                    news.extend(parts.filter_map(|part| session.ready(Address { grant, slot: at, span: part.span })));
                 }
             }
-            for words in news {
-                session.tell(words);
+            for ready in news {
+                session.tell(ready.words());
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Who decodes what: tickets are given to workers as late as can be.
 
 use super::queue::{Backlog, Item, Key};
-use super::rank::{Site, State};
+use super::rank::{Piece, Site, State};
 use super::workers::{DEPTH, Held, Single};
 use super::{Engine, Flight};
 use crate::proto::options::Policy;
@@ -13,14 +13,14 @@ const LEAST_HORIZON: u64 = 2_000_000;
 /// Batches that a worker of a rank's own may have under way: PyTorch's `prefetch_factor`.
 const OWN_BATCHES: usize = 2;
 
-/// A sample at the head of a queue.
+/// A sample, or a part of one, at the head of a queue.
 #[derive(Debug, Clone, Copy)]
-struct Head {
-    stream: StreamId,
-    site: Site,
-    key: Key,
-    item: Item,
-    due: Option<Time>,
+pub(super) struct Head {
+    pub stream: StreamId,
+    pub site: Site,
+    pub key: Key,
+    pub item: Item,
+    pub due: Option<Time>,
 }
 
 /// Whether a sample may be left to the server of its rank's slab.
@@ -54,7 +54,10 @@ impl Engine {
                 self.wish(now, &heads, out);
                 return;
             };
-            self.assign(now, worker, &chosen, out);
+            // Its parts take its place, and the first of them is chosen next.
+            if !self.split(now, &chosen) {
+                self.assign(now, worker, &chosen, out);
+            }
         }
     }
 
@@ -177,23 +180,22 @@ impl Engine {
     fn assign(&mut self, now: Time, worker: WorkerId, head: &Head, out: &mut Vec<Decision>) {
         let Some(server) = self.workers.server(worker) else { return };
         let Some(s) = self.streams.get_mut(&head.stream) else { return };
-        let (rank, step, slot) = (head.key.rank, head.item.step, head.key.slot);
-        s.dequeue(rank, step, slot);
+        let (rank, step, at) = (head.key.rank, head.item.step, head.key.piece);
+        s.dequeue(rank, step, at);
         let r = &mut s.ranks[rank as usize];
         let (iter, epoch) = (r.iter, r.epoch);
-        let Some(entry) = r.batches.get_mut(&step).and_then(|b| b.slots.get_mut(slot as usize)) else { return };
+        let Some(piece) = r.batches.get_mut(&step).and_then(|b| b.pieces.get_mut(at as usize)) else { return };
         self.last_ticket += 1;
         let ticket = TicketId(self.last_ticket);
-        entry.state = State::Flying(ticket);
-        let attempt = entry.attempt;
-        let expected = (self.decode.expected(&entry.work) as f64 * self.decode.slowness(server)) as u64;
-        let work = entry.work;
+        piece.state = State::Flying(ticket);
+        let Piece { slot, part, attempt, work, .. } = *piece;
+        let expected = (self.decode.expected(&work) as f64 * self.decode.slowness(server)) as u64;
         let safe = self.decode.safe(&work, server).max(expected);
         self.workers.give(worker, Held { ticket, expected, safe }, now);
         let stream = head.stream;
-        self.flights.insert(ticket, Flight { stream, rank, iter, step, slot, worker, server, work, expected });
+        self.flights.insert(ticket, Flight { stream, rank, iter, step, piece: at, worker, server, work, expected });
         let due = head.due;
-        out.push(Decision::Assign { worker, ticket, stream, rank, iter, epoch, step, slot, attempt, due });
+        out.push(Decision::Assign { worker, ticket, stream, rank, iter, epoch, step, slot, part, attempt, due });
     }
 
     /// Gives a rank's batches to workers of its own, in turn, as many ahead as PyTorch would.
@@ -235,9 +237,9 @@ impl Engine {
                     let r = &mut s.ranks[rank as usize];
                     r.own.bound.remove(&step);
                     r.own.lost.insert(step);
-                    let slots = r.batches.get(&step).map_or(0, |b| b.slots.len()) as u16;
-                    for slot in 0..slots {
-                        s.dequeue(rank, step, slot);
+                    let pieces = r.batches.get(&step).map_or(0, |b| b.pieces.len()) as u32;
+                    for piece in 0..pieces {
+                        s.dequeue(rank, step, piece);
                     }
                 }
             }

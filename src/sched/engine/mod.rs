@@ -2,7 +2,8 @@
 //!
 //! - [`rank`] and [`stream`]: who was granted what, and when each rank will want its next batch;
 //! - [`queue`]: what waits for a worker; [`workers`]: who holds what, and until when;
-//! - [`grant`]: asking for memory, step by step; [`dispatch`]: giving tickets to workers, as late as can be.
+//! - [`grant`]: asking for memory, step by step; [`dispatch`]: giving tickets to workers, as late as can be;
+//!   [`split`]: cutting a clip that would take too long into parts.
 //!
 //! Under the deadline policy a sample goes before another if its rank stands still for it, then if it has to begin
 //! sooner: its step's place on a timeline of the predicted pace, less the time that it will hardly exceed. So the
@@ -14,6 +15,7 @@ mod dispatch;
 mod grant;
 mod queue;
 mod rank;
+mod split;
 mod stream;
 mod workers;
 
@@ -48,7 +50,7 @@ struct Flight {
     rank: u32,
     iter: u32,
     step: u32,
-    slot: u16,
+    piece: u32,
     worker: WorkerId,
     server: ServerId,
     work: Work,
@@ -162,17 +164,15 @@ impl Engine {
             let Some(s) = self.streams.get_mut(&flight.stream) else { continue };
             let r = &mut s.ranks[flight.rank as usize];
             let (server, iter) = (r.server, r.iter);
-            let Some(slot) = r.batches.get_mut(&flight.step).and_then(|b| b.slots.get_mut(flight.slot as usize))
-            else {
-                continue;
-            };
-            if iter != flight.iter || slot.state != State::Flying(ticket) {
+            let batch = r.batches.get_mut(&flight.step);
+            let Some(piece) = batch.and_then(|b| b.pieces.get_mut(flight.piece as usize)) else { continue };
+            if iter != flight.iter || piece.state != State::Flying(ticket) {
                 continue;
             }
-            slot.attempt = slot.attempt.saturating_add(1);
-            slot.state = State::Unbound;
+            piece.attempt = piece.attempt.saturating_add(1);
+            piece.state = State::Unbound;
             if s.run.policy != Policy::Local {
-                s.enqueue(flight.rank, flight.step, flight.slot, Site::Server(server));
+                s.enqueue(flight.rank, flight.step, flight.piece, Site::Server(server));
             }
         }
         self.lose_bound(worker);
@@ -190,13 +190,18 @@ impl Engine {
         let Some(s) = self.streams.get_mut(&flight.stream) else { return };
         let r = &mut s.ranks[flight.rank as usize];
         let Some(batch) = r.batches.get_mut(&flight.step).filter(|_| r.iter == flight.iter) else { return };
-        let Some(slot) = batch.slots.get_mut(flight.slot as usize) else { return };
-        if slot.state != State::Flying(ticket) {
+        let Some(piece) = batch.pieces.get_mut(flight.piece as usize) else { return };
+        if piece.state != State::Flying(ticket) {
             return;
         }
-        slot.state = State::Ended;
+        piece.state = State::Ended;
         batch.left -= 1;
-        if batch.left == 0 {
+        let (slot, in_parts) = (piece.slot, piece.part.is_some());
+        if measured.is_none() && in_parts {
+            s.give_up(flight.rank, flight.step, slot);
+        }
+        let r = &mut s.ranks[flight.rank as usize];
+        if r.batches.get(&flight.step).is_some_and(|b| b.left == 0) {
             r.settle(now);
             self.stirred.insert((flight.stream, flight.rank));
         }

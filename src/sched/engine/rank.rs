@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::queue::Key;
+use crate::proto::transform::Span;
 use crate::sched::cost::Work;
 use crate::sched::event::{ServerId, TicketId, Time, WorkerId};
 use crate::sched::online::step::StepModel;
@@ -17,7 +18,7 @@ pub(super) enum Site {
     Worker(WorkerId),
 }
 
-/// What became of a sample of a batch.
+/// What became of a piece of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// It waits for its batch to be given to a worker.
@@ -30,14 +31,22 @@ pub(super) enum State {
     Ended,
 }
 
-/// A sample of a batch.
+/// A sample of a batch, or a part of one.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct Piece {
+    /// Place in the batch.
+    pub slot: u16,
+    /// Row in the manifest.
+    pub sample: u64,
+    /// Which part; `None` for all of the sample.
+    pub part: Option<Span>,
     pub work: Work,
     /// Expected nanoseconds on the mean server.
     pub expected: u64,
     /// Nanoseconds that it will hardly exceed.
     pub safe: u64,
+    /// How long before it is wanted it is to be begun: of a part, what the whole would have needed.
+    pub lead: u64,
     pub attempt: u16,
     pub state: State,
 }
@@ -45,8 +54,9 @@ pub(super) struct Slot {
 /// A batch that was granted.
 #[derive(Debug)]
 pub(super) struct Batch {
-    pub slots: Vec<Slot>,
-    /// Samples that have not ended.
+    /// The samples in their order; behind them the parts of those that were cut, except for each one's first part.
+    pub pieces: Vec<Piece>,
+    /// Pieces that have not ended.
     pub left: usize,
     /// When it is wanted on the stream's timeline.
     pub wanted: u64,
@@ -137,14 +147,15 @@ impl Rank {
         wanted: u64,
         estimate: impl Fn(&Work) -> (u64, u64),
     ) {
-        let slot = |p: &Planned| {
+        let piece = |(slot, p): (u16, &Planned)| {
             let (expected, safe) = estimate(&p.work);
-            Slot { work: p.work, expected, safe, attempt: 1, state: State::Unbound }
+            let (sample, work) = (p.place.sample, p.work);
+            Piece { slot, sample, part: None, work, expected, safe, lead: safe, attempt: 1, state: State::Unbound }
         };
-        let slots: Vec<Slot> = planned.iter().map(slot).collect();
+        let pieces: Vec<Piece> = (0..).zip(planned).map(piece).collect();
         self.wanted = self.wanted.max(wanted);
         let (wanted, before) = (self.wanted, self.granted_cost);
-        let batch = Batch { left: slots.len(), slots, wanted, cost, before, released: false };
+        let batch = Batch { left: pieces.len(), pieces, wanted, cost, before, released: false };
         self.granted_cost += cost;
         self.held.insert((self.iter, self.next));
         self.batches.insert(self.next, batch);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::rig::{BatchId, Clips, Content, Rig, options, run};
+use super::rig::{BatchId, Clips, Content, Live, Rig, options, run};
 use super::*;
-use crate::proto::options::{Balance, StreamOptions};
-use crate::proto::transform::Facts;
+use crate::proto::options::{Balance, RunOptions, StreamOptions};
+use crate::proto::transform::{Facts, Span};
 use crate::sched::online::margin::tests::Noise;
 
 const POLICIES: [Policy; 3] = [Policy::Helix, Policy::Pool, Policy::Local];
@@ -99,12 +99,13 @@ impl Rig {
     }
 }
 
-fn chaotic(seed: u64, events: &[Chaos], policies: [Policy; 3], max: u32, slab: usize) -> Rig {
+fn chaotic(seed: u64, events: &[Chaos], policies: [Policy; 3], (max, split_ms): (u32, u32), slab: usize) -> Rig {
     let mut rig = Rig::new(EngineOptions::default());
     rig.slab = slab;
     for (stream, policy) in (0..).zip(policies) {
         let options = StreamOptions { drop_last: stream == 1, ..options(4, 1 + u32::from(stream)) };
-        rig.open(stream, options, run(policy, max), Clips::new(30, seed + u64::from(stream)));
+        let run = RunOptions { split_ms, ..run(policy, max) };
+        rig.open(stream, options, run, Clips::new(30, seed + u64::from(stream)));
     }
     for event in events {
         rig.happen(event);
@@ -125,11 +126,12 @@ proptest! {
             [Policy::Helix; 3], [Policy::Pool; 3], [Policy::Local; 3], POLICIES,
         ]),
         max in 0u32..5,
+        split_ms in 0u32..3,
         slab in 1usize..6,
     ) {
         let seed = seed % 1000;
-        let one = chaotic(seed, &events, policies, max, slab);
-        let two = chaotic(seed, &events, policies, max, slab);
+        let one = chaotic(seed, &events, policies, (max, 40 * split_ms), slab);
+        let two = chaotic(seed, &events, policies, (max, 40 * split_ms), slab);
         prop_assert_eq!(one.log, two.log, "the same events gave other decisions");
     }
 }
@@ -140,7 +142,8 @@ fn epoch(options: StreamOptions, policy: Policy, workers: u16, seed: u64, slab: 
     let mut noise = Noise::new(seed);
     rig.slab = slab;
     let world = options.world;
-    rig.open(0, options, run(policy, 0), Clips::new(101, 3));
+    let run = RunOptions { split_ms: if slab % 2 == 1 { 1 } else { 0 }, ..run(policy, 0) };
+    rig.open(0, options, run, Clips::new(101, 3));
     for worker in 0..workers {
         rig.worker_up(worker, worker % 2);
     }
@@ -366,6 +369,62 @@ fn a_second_stream_is_served_while_the_first_is_overloaded() {
     }
 }
 
+/// A clip of 9000 frames and so many key frames, among short ones: the rank waits for it.
+fn waits_for_a_long_clip(keyframes: u32, split_ms: u32) -> Rig {
+    let mut rig = Rig::new(EngineOptions { horizon: 0 });
+    let clip = |frames, keyframes| Facts { frames, keyframes, width: 1280, height: 720, ..Facts::default() };
+    let clips = vec![clip(9000, keyframes), clip(100, 1), clip(100, 1)];
+    let options = StreamOptions { shuffle: false, ..options(1, 3) };
+    rig.open(0, options, RunOptions { split_ms, ..run(Policy::Helix, 0) }, Arc::new(Clips(clips)));
+    for worker in 0..6 {
+        rig.worker_up(worker, 0);
+    }
+    rig.start(0, 0, 0, 0, 0);
+    rig
+}
+
+fn parts_at_work(rig: &Rig) -> Vec<Span> {
+    rig.live.values().filter(|l| l.slot == 0).filter_map(|l| l.part).collect()
+}
+
+#[test]
+fn a_long_clip_that_is_waited_for_is_decoded_by_several_workers() {
+    let mut rig = waits_for_a_long_clip(16, 2000);
+    let spans: Vec<(u16, u16)> = parts_at_work(&rig).iter().map(|p| (p.first, p.frames)).collect();
+    assert_eq!(spans, [(0, 3), (3, 3), (6, 3), (9, 3), (12, 3), (15, 1)]);
+    let expected = |rig: &Rig| rig.live.values().map(|l| l.expected).max().unwrap_or(0);
+    let whole = waits_for_a_long_clip(16, 0);
+    assert!(4 * expected(&rig) < expected(&whole), "{} of {}", expected(&rig), expected(&whole));
+    rig.drain();
+}
+
+#[test]
+fn a_clip_is_not_cut_without_key_frames_or_against_the_users_wish() {
+    for (keyframes, split_ms) in [(1, 2000), (16, 0), (16, 1_000_000)] {
+        let mut rig = waits_for_a_long_clip(keyframes, split_ms);
+        assert!(parts_at_work(&rig).is_empty() && rig.live.len() == 3, "{keyframes} {split_ms}");
+        rig.drain();
+    }
+}
+
+#[test]
+fn a_dead_workers_part_alone_is_done_again_and_a_bad_part_fails_the_sample_once() {
+    let mut rig = waits_for_a_long_clip(16, 2000);
+    let (_, lost) = rig.live.iter().next().map(|(t, l)| (*t, *l)).expect("all work");
+    let others: Vec<TicketId> = rig.live.iter().filter(|(_, l)| l.worker != lost.worker).map(|(t, _)| *t).collect();
+    rig.worker_down(lost.worker);
+    rig.worker_up(lost.worker.0, 0);
+    let again: Vec<Live> = rig.live.iter().filter(|(t, _)| !others.contains(t)).map(|(_, l)| *l).collect();
+    assert_eq!(again.iter().map(|l| (l.slot, l.part)).collect::<Vec<_>>(), [(lost.slot, lost.part)]);
+    // Two parts fail, the others finish: the batch is complete when its other two samples are.
+    let parts: Vec<TicketId> = rig.live.iter().filter(|(_, l)| l.part.is_some()).map(|(t, _)| *t).collect();
+    for (nth, ticket) in parts.into_iter().enumerate() {
+        rig.end(ticket, if nth % 2 == 1 { 0 } else { 1000 });
+    }
+    assert_eq!(rig.rooms.values().next().map(|room| room.ended.clone()), Some(BTreeSet::from([0])));
+    rig.drain();
+}
+
 #[test]
 fn what_a_dead_worker_held_goes_first_with_a_new_attempt() {
     let mut rig = Rig::new(EngineOptions { horizon: 0 });
@@ -381,7 +440,7 @@ fn what_a_dead_worker_held_goes_first_with_a_new_attempt() {
     rig.end(other, 1_000);
     let again = rig.live.values().next().expect("it goes on");
     assert_eq!((again.batch, again.slot), (lost.batch, lost.slot));
-    assert_eq!(rig.rooms[&again.batch].attempts[again.slot as usize], 2);
+    assert_eq!(rig.rooms[&again.batch].attempts[&(again.slot, None)], 2);
     rig.drain();
 }
 
