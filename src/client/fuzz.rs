@@ -98,6 +98,7 @@ pub fn table(bytes: &[u8]) {
                 Ok(())
             }
             3..=6 => peer.batch(&mut from).iter().try_for_each(|words| table.hear_daemon(words)),
+            7 if from.byte() & 1 == 1 => table.hear_daemon(&peer.spare(&mut from)),
             7 => table.hear_daemon(&peer.end(&mut from)),
             8..=12 => {
                 let (words, by_worker) = (peer.ready(&mut from), from.byte() & 3 > 0);
@@ -184,6 +185,24 @@ impl Peer {
         let head = Head { kind: kind::END, session: SESSION, attempt: 0, slot: 0 };
         let (iter, step) = (from.near(self.iter.into()) as u32, from.near(self.step.into()) as u32);
         message::Batch { head, iter, step, ..Zeroable::zeroed() }.words()
+    }
+
+    /// A second place, which may then be spoken of as a batch of one.
+    fn spare(&mut self, from: &mut Bytes<'_>) -> Words {
+        let at = usize::from(from.byte()) % self.blocks.len().max(1);
+        let (of, step, _, samples) = self.blocks.get(at).copied().unwrap_or_default();
+        let slot = u64::from(from.byte()) % u64::from(samples.max(1));
+        let slot = from.near(slot) as u16;
+        self.grant += 1;
+        let (grant, page) = (from.near(self.grant.into()) as u32, u64::from(from.byte() % 16));
+        let (offset, len) = (from.near(4096 * page), from.near(4096));
+        let (of, step) = (from.near(of.into()) as u32, from.near(step.into()) as u32);
+        let head = Head { kind: kind::SPARE, session: SESSION, attempt: 2, slot };
+        let iter = from.near(self.iter.into()) as u32;
+        // What is said of it names the batch's slot, and lies at the block's start whatever that is.
+        self.blocks.push_back((grant, step, offset.wrapping_sub(u64::from(slot) * BYTES), slot.saturating_add(1)));
+        message::Spare { head, offset, len, grant, of, iter, step, first: 0, frames: SHAPE[0], reserved: [0; 3] }
+            .words()
     }
 
     fn ready(&self, from: &mut Bytes<'_>) -> Words {

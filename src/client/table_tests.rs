@@ -305,6 +305,81 @@ fn a_sample_is_ready_when_all_its_parts_are() {
     assert_eq!(states, [ready, SlotState::Skipped, ready]);
 }
 
+fn spare(grant: u32, of: &Batch, slot: u16, (first, frames): (u16, u16)) -> Spare {
+    let (offset, len) = (97 * BYTES, BYTES);
+    let (iter, step) = (of.iter, of.step);
+    Spare {
+        head: head_of(kind::SPARE, slot),
+        offset,
+        len,
+        grant,
+        of: of.grant,
+        iter,
+        step,
+        first,
+        frames,
+        reserved: [0; 3],
+    }
+}
+
+#[test]
+fn a_sample_may_come_in_a_second_place_that_was_announced() {
+    let mut bench = bench(false);
+    let b = batch(1, 0);
+    bench.grant(&b);
+    let there = Ready { offset: 97 * BYTES, grant: 2, ..ready(&b, 1) };
+    // It comes before its announcement, as a batch's may.
+    bench.table.hear_worker(&there.words()).unwrap();
+    bench.table.hear_daemon(&spare(2, &b, 1, (0, 2)).words()).unwrap();
+    bench.refuses("spare", Ready { head: head_of(kind::READY, 0), sample: 10, ..there }.words());
+    for slot in [0, 2] {
+        bench.table.hear_worker(&ready(&b, slot).words()).unwrap();
+    }
+    // Who was stuck comes late, and finds the batch complete.
+    bench.table.hear_worker(&ready(&b, 1).words()).unwrap();
+    let batch = bench.table.pop().unwrap();
+    assert_eq!(batch.slots[1].offset, 97 * BYTES);
+    assert!(batch.scattered.is_empty() && bench.released().is_empty());
+    drop(batch);
+    assert_eq!(bench.released(), [1, 2]);
+    bench.table.hear_worker(&there.words()).unwrap();
+}
+
+#[test]
+fn parts_in_several_places_are_told_in_order() {
+    let mut bench = bench(false);
+    let b = batch(1, 0);
+    bench.grant(&b);
+    bench.table.hear_daemon(&spare(2, &b, 0, (0, 1)).words()).unwrap();
+    bench.table.hear_worker(&half(&b, 0, 1).words()).unwrap();
+    bench.table.hear_worker(&Ready { offset: 97 * BYTES, grant: 2, ..half(&b, 0, 0) }.words()).unwrap();
+    for slot in [1, 2] {
+        bench.table.hear_worker(&ready(&b, slot).words()).unwrap();
+    }
+    let batch = bench.table.pop().unwrap();
+    let offsets: Vec<u64> = batch.scattered[&0].iter().map(|p| p.offset).collect();
+    assert_eq!(offsets, [97 * BYTES, b.offset + BYTES / 2]);
+}
+
+#[test]
+fn a_second_place_for_what_is_over_is_released_at_once_and_a_wrong_one_is_refused() {
+    let mut bench = bench(false);
+    let (one, two) = (batch(1, 0), batch(2, 1));
+    bench.grant(&one);
+    bench.grant(&two);
+    for slot in 0..3 {
+        bench.table.hear_worker(&ready(&one, slot).words()).unwrap();
+    }
+    drop(bench.table.pop());
+    bench.table.hear_daemon(&spare(3, &one, 0, (0, 2)).words()).unwrap();
+    assert_eq!(bench.released(), [1, 3]);
+    bench.refuses("grant", spare(3, &two, 0, (0, 2)).words());
+    bench.refuses("of", Spare { of: 9, ..spare(4, &two, 0, (0, 2)) }.words());
+    bench.refuses("block", Spare { offset: two.offset, ..spare(4, &two, 0, (0, 2)) }.words());
+    bench.refuses("block", Spare { len: 0, ..spare(4, &two, 0, (0, 2)) }.words());
+    bench.refuses("slot", spare(4, &two, 3, (0, 2)).words());
+}
+
 #[test]
 fn parts_of_a_layout_whose_frames_lie_apart_are_refused() {
     let mut bench = bench(false);

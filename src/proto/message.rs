@@ -63,6 +63,8 @@ pub mod kind {
     pub const RELEASE: u16 = 9;
     /// Rank → daemon: [`super::Feedback`], the step that used this batch has ended.
     pub const STEP_END: u16 = 10;
+    /// Daemon → rank: [`super::Spare`], a second place for a sample whose worker is stuck.
+    pub const SPARE: u16 = 11;
 }
 
 /// Daemon → worker: decode this sample into that region by then.
@@ -196,6 +198,32 @@ pub struct Entry {
     pub tokens: f64,
 }
 
+/// Daemon → rank: a sample of a batch, or a part of it, may come in this block instead of its own place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Spare {
+    /// `kind` = [`kind::SPARE`]; `slot` = place of the sample in its batch.
+    pub head: Head,
+    /// Start of the block in the slab, bytes.
+    pub offset: u64,
+    /// Length of the block, bytes.
+    pub len: u64,
+    /// Number of this grant; a [`Ready`] of what was made here carries it.
+    pub grant: u32,
+    /// The grant of the batch.
+    pub of: u32,
+    /// Iteration of the batch.
+    pub iter: u32,
+    /// Step of the batch.
+    pub step: u32,
+    /// First frame of the output.
+    pub first: u16,
+    /// Frames of the output.
+    pub frames: u16,
+    /// Zero; room for later.
+    pub reserved: [u32; 3],
+}
+
 /// Rank → daemon: a release or the end of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -299,6 +327,14 @@ impl Body for Entry {
     }
 }
 
+impl Body for Spare {
+    const KINDS: &'static [u16] = &[kind::SPARE];
+    fn check(&self, kind: u16) -> Result<(), BadMessage> {
+        span(kind, self.offset, self.len)?;
+        field(kind, "frames", self.frames.into(), self.frames > 0)
+    }
+}
+
 impl Body for Feedback {
     const KINDS: &'static [u16] = &[kind::RELEASE, kind::STEP_END];
     fn check(&self, _kind: u16) -> Result<(), BadMessage> {
@@ -317,6 +353,7 @@ mod tests {
         assert_eq!(size_of::<Ready>(), 56);
         assert_eq!(size_of::<Batch>(), 56);
         assert_eq!(size_of::<Entry>(), 56);
+        assert_eq!(size_of::<Spare>(), 56);
         assert_eq!(size_of::<Feedback>(), 56);
     }
 

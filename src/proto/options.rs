@@ -145,6 +145,13 @@ pub struct RunOptions {
     /// at once, cut at key frames; 0 = never.
     #[serde(default = "split_ms")]
     pub split_ms: u32,
+    /// Whether a sample whose worker is stuck is given to a second one while its rank waits.
+    #[serde(default = "yes")]
+    pub hedge: bool,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// Opening a clip once more for each part costs a hundredth of this.
@@ -154,7 +161,7 @@ const fn split_ms() -> u32 {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { policy: Policy::Helix, workers: 0, max_batches: 0, pin: true, split_ms: split_ms() }
+        RunOptions { policy: Policy::Helix, workers: 0, max_batches: 0, pin: true, split_ms: split_ms(), hedge: true }
     }
 }
 

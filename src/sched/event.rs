@@ -195,6 +195,11 @@ pub enum Event {
         /// The ticket.
         ticket: TicketId,
     },
+    /// Answer to an [`Decision::Assign`] that hedges: there is no room for a second attempt, and none was made.
+    Unassigned {
+        /// The ticket.
+        ticket: TicketId,
+    },
     /// Time passed: the answer to [`Decision::WakeAt`].
     Tick,
 }
@@ -269,6 +274,8 @@ pub enum Decision {
         part: Option<Span>,
         /// Which attempt at this sample or part, from 1.
         attempt: u16,
+        /// Whether it is a second attempt while the first is still under way: it needs a place of its own.
+        hedge: bool,
         /// When the rank is predicted to want the batch.
         due: Option<Time>,
     },

@@ -181,8 +181,25 @@ impl Job {
         for slot in s.mapped_by.difference(&s.detaching).copied().collect::<Vec<_>>() {
             s.detaching.insert(slot);
             let Some(worker) = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut) else { continue };
-            let Some(conn) = worker.conn.as_mut() else { continue };
-            if conn.send(&ToWorker::Detach { session }, &[]).is_err() {
+            if worker.detach(session).is_err() {
+                worker.pidfd.kill();
+            }
+        }
+    }
+
+    /// Ends the workers that were asked to let go of a session's slab and do not run: nobody else could have it.
+    pub(super) fn end_those_who_hold_on(&mut self) {
+        let asked: std::collections::BTreeSet<u16> =
+            self.sessions.values().flat_map(|s| s.detaching.iter().copied()).collect();
+        for slot in asked {
+            if let Some(worker) = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut)
+                && !worker.has_run()
+            {
+                tracing::warn!(
+                    slot,
+                    pid = worker.pid(),
+                    "worker ended: it is stuck, and holds a slab that is given up"
+                );
                 worker.pidfd.kill();
             }
         }
@@ -349,10 +366,11 @@ impl Job {
         self.complaints.remove(&ticket);
         self.stats.reissued += 1;
         let Some(session) = self.sessions.get_mut(&flight.session) else { return };
-        let Ok(region) = session.regions.lost(flight.what) else { return };
-        if region.skipped {
+        let Ok((region, spare)) = session.regions.lost(flight.what, flight.attempt) else { return };
+        if region.skipped || region.has(flight.what.span) {
             self.tell_skip(flight.session, flight.what.grant, flight.what.slot);
             self.reap_block(flight.session, flight.what.grant);
+            self.reap_spare(flight.session, spare);
             return;
         }
         match blame {
@@ -369,6 +387,7 @@ impl Job {
             self.orphans.insert((flight.session, flight.what), orphan);
         }
         self.reap_block(flight.session, flight.what.grant);
+        self.reap_spare(flight.session, spare);
     }
 
     /// Repeats to the ranks what a dead worker had finished: its own message may never have been sent.

@@ -88,6 +88,8 @@ pub struct JobStats {
     pub done: u64,
     /// Tickets for a part of a sample.
     pub parts: u64,
+    /// Second attempts at what a worker was stuck in.
+    pub hedged: u64,
     /// Samples that could not be made.
     pub bad: u64,
     /// Tickets given to another worker after a death.
@@ -257,6 +259,7 @@ impl Job {
         }
         if all {
             self.give_up_on_missing_ranks();
+            self.end_those_who_hold_on();
         }
         if self.wake.is_some_and(|wake| wake <= now()) {
             self.wake = None;

@@ -6,6 +6,7 @@ use crate::crash;
 use crate::daemon::poller::Poller;
 use crate::daemon::regions::{Address, Made};
 use crate::daemon::sessions::{FEEDBACK_CAPACITY, Phase, SESSION_LANES};
+use crate::daemon::workers::Worker;
 use crate::proto::message::{
     Batch, Body, DONE_UNTOLD, Done, Entry, Feedback, Head, Ready, Ticket, Words, head, kind,
 };
@@ -48,9 +49,24 @@ impl Job {
                 });
             }
             Decision::End { stream, rank, iter, step } => self.end(stream, rank, iter, step),
-            Decision::Assign { worker, ticket, stream, rank, iter, epoch, step, slot, part, attempt: _, due: _ } => {
-                if !self.assign(worker.0, ticket.0, (stream, rank), (iter, epoch, step), (slot, part)) {
-                    self.events.push_back(Event::TicketFailed { ticket });
+            Decision::Assign {
+                worker,
+                ticket,
+                stream,
+                rank,
+                iter,
+                epoch,
+                step,
+                slot,
+                part,
+                hedge,
+                attempt: _,
+                due: _,
+            } => {
+                if !self.assign(worker.0, ticket.0, (stream, rank), (iter, epoch, step), (slot, part, hedge)) {
+                    // A second attempt that cannot be made is none; the first goes on.
+                    let none = if hedge { Event::Unassigned { ticket } } else { Event::TicketFailed { ticket } };
+                    self.events.push_back(none);
                 }
             }
             Decision::WakeAt(at) => self.wake = Some(at),
@@ -100,33 +116,44 @@ impl Job {
         session.tell(Batch { head, iter, step, ..bytemuck::Zeroable::zeroed() }.words());
     }
 
-    /// Hands a ticket to a worker. `false` when its place is gone: the rank has let the batch go.
+    /// Hands a ticket to a worker. `false` when its place is gone, since the rank has let the batch go, and when there
+    /// is none for a second attempt.
     fn assign(
         &mut self,
         worker: u16,
         ticket: u64,
         (stream, rank): (StreamId, u32),
         (iter, epoch, step): (u32, u32, u32),
-        (slot, part): (u16, Option<Span>),
+        (slot, part, hedge): (u16, Option<Span>, bool),
     ) -> bool {
-        let Some(transform) = self.stream_of(stream).map(|s| s.options.transform.clone()) else { return false };
+        let Some(options) = self.stream_of(stream).map(|s| s.options.clone()) else { return false };
         let Some(session) = self.member(stream, rank).and_then(|id| self.sessions.get_mut(&id)) else { return false };
         let Some(&grant) = session.grants.get(&(iter, step)) else { return false };
         let Some(w) = self.workers.get_mut(usize::from(worker)).and_then(Option::as_mut) else { return false };
         let Ok(region) = session.regions.region(grant, slot) else { return false };
-        let (offset, Place { sample, bytes, .. }) = (region.offset, region.place);
-        let span = part.unwrap_or(transform.whole());
-        let at = match part {
-            None => Some((0, bytes)),
-            Some(span) => transform.part(bytes, span),
-        };
+        let (offset, sample) = (region.offset, region.place.sample);
+        let span = part.unwrap_or(options.transform.whole());
+        let Some((at, len)) = options.transform.part(region.place.bytes, span) else { return false };
         let what = Address { grant, slot, span };
-        let Some((at, len)) = at else { return false };
-        let Ok(attempt) = session.regions.assign(what, (at, len)) else { return false };
         let id = session.id;
+        let place = if hedge {
+            session.hedge(what, iter)
+        } else {
+            session.regions.assign(what, (at, len)).map(|attempt| Some((attempt, None)))
+        };
+        let (attempt, spare) = match place {
+            Ok(Some(place)) => place,
+            Ok(None) => {
+                self.end_idle(id, what);
+                return false;
+            }
+            Err(_) => return false,
+        };
         let head = Head { kind: kind::TICKET, session: id, attempt, slot };
-        let (offset, Span { first, frames }) = (offset + at, span);
+        let (grant, offset) = spare.map_or((grant, offset + at), |spare| (spare.grant, spare.offset));
+        let Span { first, frames } = span;
         let message = Ticket { head, ticket, sample, offset, len, grant, step, epoch, first, frames };
+        self.stats.hedged += u64::from(hedge);
         self.stats.tickets += 1;
         self.stats.parts += u64::from(part.is_some());
         self.flights.insert(ticket, Flight { worker, session: id, what, attempt, sample, epoch, step });
@@ -180,13 +207,14 @@ impl Job {
         let Some(session) = self.sessions.get_mut(&flight.session) else { return Ok(()) };
         let (what, attempt, written, shape) = (flight.what, flight.attempt, done.written, done.shape);
         let made = session.regions.done(Made { what, attempt, worker: slot, written, shape });
-        let complete = made.map_err(|e| e.to_string())?;
-        if done.flags & DONE_UNTOLD != 0
+        let made = made.map_err(|e| e.to_string())?;
+        if made.first
+            && done.flags & DONE_UNTOLD != 0
             && let Some(ready) = session.ready(what)
         {
             session.tell(ready.words());
         }
-        self.stats.done += u64::from(complete);
+        self.stats.done += u64::from(made.complete);
         self.tell_skip(flight.session, what.grant, what.slot);
         self.stats.cpu_us += u64::from(done.cpu_us);
         self.stats.bytes_read += u64::from(done.bytes_read);
@@ -200,6 +228,7 @@ impl Job {
         };
         self.events.push_back(Event::TicketDone { ticket: TicketId(done.ticket), measured });
         self.reap_block(flight.session, what.grant);
+        self.reap_spare(flight.session, made.spare);
         Ok(())
     }
 
@@ -243,20 +272,23 @@ impl Job {
     pub(super) fn bad_sample(&mut self, flight: &Flight, stage: &str, reason: &str) {
         let Some(session) = self.sessions.get_mut(&flight.session) else { return };
         let Address { grant, slot, .. } = flight.what;
-        let Ok(first) = session.regions.fail(flight.what) else { return };
+        let Ok(failed) = session.regions.fail(flight.what, flight.attempt) else { return };
         // Given up with its batch or its session: nobody waits for it.
         let given_up =
             session.phase != Phase::Live || session.regions.block(grant).is_none_or(|block| block.released);
         let (stream, rank) = (session.stream, session.rank);
         self.reap_block(flight.session, grant);
+        self.reap_spare(flight.session, failed.spare);
         if given_up {
             return;
         }
         // Of a sample in parts the first that fails is told of, and the skip when the last has ended.
-        if !first {
+        if !failed.first {
             self.tell_skip(flight.session, grant, slot);
             return;
         }
+        // Who is stuck in it would hold that up.
+        self.end_stuck(flight.session, flight.what);
         let Some(s) = self.streams.get(&stream.0) else { return };
         let path = s.manifest.descriptor(flight.sample).path.to_string();
         let on_error = s.options.on_error;
@@ -357,8 +389,47 @@ impl Job {
         let grant = grant.ok_or_else(|| format!("it released grant {}, which it does not hold", feedback.grant))?;
         session.stats.copied = session.stats.copied.saturating_add(feedback.copied);
         session.regions.release(grant).map_err(|e| e.to_string())?;
+        let beaten = session.regions.beaten(grant);
+        for what in beaten {
+            self.end_stuck(id, what);
+        }
         self.reap_block(id, grant);
         Ok(())
+    }
+
+    /// Ends the worker that is stuck in a part's own place although another attempt has settled the part: its work is of
+    /// no use, and what it may write to is needed.
+    fn end_stuck(&mut self, session: u16, what: Address) {
+        if let Some(worker) = self.writer_of(session, what) {
+            tracing::warn!(pid = worker.pid(), "worker ended: it is stuck in a sample that another has settled");
+            worker.pidfd.kill();
+        }
+    }
+
+    /// There is no room for a second attempt. If the worker that has the first has not run at all since this was said
+    /// before, it is ended: then the first's place is free.
+    fn end_idle(&mut self, session: u16, what: Address) {
+        if let Some(worker) = self.writer_of(session, what)
+            && !worker.has_run()
+        {
+            tracing::warn!(pid = worker.pid(), "worker ended: it is stuck, and there is no room to go around it");
+            worker.pidfd.kill();
+        }
+    }
+
+    /// The worker that may be writing to a part's own place.
+    fn writer_of(&mut self, session: u16, what: Address) -> Option<&mut Worker> {
+        let writer = self.sessions.get(&session).and_then(|s| s.regions.writer(what))?;
+        let its = |f: &&Flight| (f.session, f.what, f.attempt) == (session, what, writer);
+        let slot = self.flights.values().find(its)?.worker;
+        self.workers.get_mut(usize::from(slot))?.as_mut()
+    }
+
+    /// As [`Job::reap_block`], for the place that an attempt was made in, if it was a spare one.
+    pub(super) fn reap_spare(&mut self, id: u16, spare: Option<u32>) {
+        if let Some(grant) = spare {
+            self.reap_block(id, grant);
+        }
     }
 
     /// Frees a block if its time has come, and tells the scheduler.

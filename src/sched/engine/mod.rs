@@ -3,7 +3,7 @@
 //! - [`rank`] and [`stream`]: who was granted what, and when each rank will want its next batch;
 //! - [`queue`]: what waits for a worker; [`workers`]: who holds what, and until when;
 //! - [`grant`]: asking for memory, step by step; [`dispatch`]: giving tickets to workers, as late as can be;
-//!   [`split`]: cutting a clip that would take too long into parts.
+//!   [`split`]: cutting a clip that would take too long into parts; [`hedge`]: a second attempt where one is stuck.
 //!
 //! Under the deadline policy a sample goes before another if its rank stands still for it, then if it has to begin
 //! sooner: its step's place on a timeline of the predicted pace, less the time that it will hardly exceed. So the
@@ -13,6 +13,7 @@
 
 mod dispatch;
 mod grant;
+mod hedge;
 mod queue;
 mod rank;
 mod split;
@@ -55,6 +56,7 @@ struct Flight {
     server: ServerId,
     work: Work,
     expected: u64,
+    safe: u64,
 }
 
 /// The scheduler of a job.
@@ -64,6 +66,10 @@ pub struct Engine {
     streams: BTreeMap<StreamId, Stream>,
     workers: Workers,
     flights: BTreeMap<TicketId, Flight>,
+    /// Tickets by when they will be long overdue; some have ended since.
+    watched: BTreeSet<(Time, TicketId)>,
+    /// Those that are, and that a second worker is to make.
+    stuck: BTreeSet<TicketId>,
     last_ticket: u64,
     decode: DecodeModel,
     /// Grants that were not answered yet. While there are any, nothing is assigned: what comes may be more urgent.
@@ -101,9 +107,10 @@ impl Engine {
                 self.step_ended(stream, rank, (iter, step), busy_ns, now);
             }
             Event::WorkerUp { worker, server } => self.worker_up(worker, server),
-            Event::WorkerDown { worker } => self.worker_down(worker),
+            Event::WorkerDown { worker } => self.worker_down(worker, now),
             Event::TicketDone { ticket, measured } => self.ended(ticket, Some(measured), now),
             Event::TicketFailed { ticket } => self.ended(ticket, None, now),
+            Event::Unassigned { ticket } => self.unassigned(ticket, now),
             Event::Tick => self.wake = self.wake.filter(|&wish| wish > now),
         }
     }
@@ -155,7 +162,7 @@ impl Engine {
         }
     }
 
-    fn worker_down(&mut self, worker: WorkerId) {
+    fn worker_down(&mut self, worker: WorkerId, now: Time) {
         if !self.workers.contains(worker) {
             return;
         }
@@ -166,10 +173,22 @@ impl Engine {
             let (server, iter) = (r.server, r.iter);
             let batch = r.batches.get_mut(&flight.step);
             let Some(piece) = batch.and_then(|b| b.pieces.get_mut(flight.piece as usize)) else { continue };
-            if iter != flight.iter || piece.state != State::Flying(ticket) {
+            if iter != flight.iter {
                 continue;
             }
-            piece.attempt = piece.attempt.saturating_add(1);
+            if piece.hedge == Some(ticket) {
+                piece.hedge = None;
+                self.watch_again(flight, now);
+                continue;
+            }
+            if piece.state != State::Flying(ticket) {
+                continue;
+            }
+            // The second attempt is the first now.
+            if let Some(hedge) = piece.hedge.take() {
+                piece.state = State::Flying(hedge);
+                continue;
+            }
             piece.state = State::Unbound;
             if s.run.policy != Policy::Local {
                 s.enqueue(flight.rank, flight.step, flight.piece, Site::Server(server));
@@ -191,10 +210,11 @@ impl Engine {
         let r = &mut s.ranks[flight.rank as usize];
         let Some(batch) = r.batches.get_mut(&flight.step).filter(|_| r.iter == flight.iter) else { return };
         let Some(piece) = batch.pieces.get_mut(flight.piece as usize) else { return };
-        if piece.state != State::Flying(ticket) {
+        if piece.state != State::Flying(ticket) && piece.hedge != Some(ticket) {
             return;
         }
-        piece.state = State::Ended;
+        // Whoever else has it ends as it may.
+        (piece.state, piece.hedge) = (State::Ended, None);
         batch.left -= 1;
         let (slot, in_parts) = (piece.slot, piece.part.is_some());
         if measured.is_none() && in_parts {

@@ -47,8 +47,22 @@ pub(super) struct Piece {
     pub safe: u64,
     /// How long before it is wanted it is to be begun: of a part, what the whole would have needed.
     pub lead: u64,
-    pub attempt: u16,
+    /// Attempts made so far.
+    pub attempts: u16,
     pub state: State,
+    /// The second attempt, while the first is under way.
+    pub hedge: Option<TicketId>,
+}
+
+impl Piece {
+    /// A piece that nobody has: place, row and part; work; expected and safe nanoseconds, and lead.
+    pub(super) fn new(
+        (slot, sample, part): (u16, u64, Option<Span>),
+        work: Work,
+        (expected, safe, lead): (u64, u64, u64),
+    ) -> Piece {
+        Piece { slot, sample, part, work, expected, safe, lead, attempts: 0, state: State::Unbound, hedge: None }
+    }
 }
 
 /// A batch that was granted.
@@ -149,8 +163,7 @@ impl Rank {
     ) {
         let piece = |(slot, p): (u16, &Planned)| {
             let (expected, safe) = estimate(&p.work);
-            let (sample, work) = (p.place.sample, p.work);
-            Piece { slot, sample, part: None, work, expected, safe, lead: safe, attempt: 1, state: State::Unbound }
+            Piece::new((slot, p.place.sample, None), p.work, (expected, safe, safe))
         };
         let pieces: Vec<Piece> = (0..).zip(planned).map(piece).collect();
         self.wanted = self.wanted.max(wanted);

@@ -105,15 +105,18 @@ pub(super) struct Room {
 }
 
 impl Room {
-    fn end(&mut self, live: &Live, well: bool, frames: u16) {
+    fn end(&mut self, live: &Live, (well, twice): (bool, bool), frames: u16) {
         let Some(part) = live.part else {
-            return assert!(self.ended.insert(live.slot), "ended twice: {live:?}");
+            return assert!(self.ended.insert(live.slot) || twice, "ended twice: {live:?}");
         };
         if !well {
             self.parts.remove(&live.slot);
             self.ended.insert(live.slot); // another part may have failed before
         } else if !self.ended.contains(&live.slot) {
             let parts = self.parts.entry(live.slot).or_default();
+            if twice && parts.contains(&part) {
+                return;
+            }
             let apart = |other: &Span| part.end() <= other.first.into() || other.end() <= part.first.into();
             assert!(parts.iter().all(apart), "{live:?} is on {parts:?}");
             parts.push(part);
@@ -158,6 +161,8 @@ pub(super) struct Rig {
     pub wake: Option<Time>,
     /// Whether the next grant is refused; the refusals asked for are taken from the front.
     pub refuse: VecDeque<bool>,
+    /// What was given to two workers.
+    pub hedged: BTreeSet<(BatchId, u16, Option<Span>)>,
     /// Rooms a rank's memory has; 0 is without limit.
     pub slab: usize,
 }
@@ -178,6 +183,7 @@ impl Rig {
             log: Vec::new(),
             wake: None,
             refuse: VecDeque::new(),
+            hedged: BTreeSet::new(),
             slab: 0,
         }
     }
@@ -234,8 +240,9 @@ impl Rig {
                 queue.retain(|t| *t != ticket);
             }
             let frames = self.frames[&live.batch.stream];
+            let twice = self.hedged.contains(&(live.batch, live.slot, live.part));
             if let Some(room) = self.rooms.get_mut(&live.batch) {
-                room.end(&live, wall_us > 0, frames);
+                room.end(&live, (wall_us > 0, twice), frames);
             }
         }
         self.tell(if wall_us == 0 {
@@ -313,12 +320,32 @@ impl Rig {
                 view.ended_at = Some(step);
                 None
             }
-            Decision::Assign { worker, ticket, stream, rank, iter, epoch, step, slot, part, attempt, due: _ } => {
+            Decision::Assign {
+                worker,
+                ticket,
+                stream,
+                rank,
+                iter,
+                epoch,
+                step,
+                slot,
+                part,
+                attempt,
+                hedge,
+                due: _,
+            } => {
                 let batch = BatchId { stream, rank, iter, step };
                 let on = |a: Span, b: Span| a.end() > b.first.into() && b.end() > a.first.into();
                 let touches = |other: Option<Span>| part.zip(other).is_none_or(|(a, b)| on(a, b));
                 let same = |l: &Live| l.batch == batch && l.slot == slot && touches(l.part);
-                assert!(!self.live.values().any(same), "two live attempts at {batch:?} {slot}");
+                let beside = self.live.values().filter(|l| same(l)).count();
+                assert_eq!(beside, usize::from(hedge), "attempts beside that at {batch:?} {slot}");
+                if hedge && self.refuse.pop_front().unwrap_or(false) {
+                    return Some(Event::Unassigned { ticket });
+                }
+                if hedge {
+                    self.hedged.insert((batch, slot, part));
+                }
                 let expected = self.engine.predicted(ticket).expect("a live ticket has a prediction");
                 self.live.insert(ticket, Live { worker, batch, slot, part, expected });
                 assert!(self.workers.contains_key(&worker), "{worker:?} is not there");

@@ -5,7 +5,7 @@
 
 use super::Engine;
 use super::dispatch::Head;
-use super::rank::{Piece, Site, State};
+use super::rank::{Piece, Site};
 use crate::proto::options::Policy;
 use crate::proto::transform::Span;
 use crate::sched::cost::Work;
@@ -26,7 +26,7 @@ impl Engine {
         let Some(r) = s.ranks.get_mut(rank as usize) else { return false };
         let Some(batch) = r.batches.get_mut(&step) else { return false };
         // A worker that died with all of it may have been about to say that it was done.
-        let Some(piece) = batch.pieces.get(at as usize).filter(|p| p.part.is_none() && p.attempt == 1) else {
+        let Some(piece) = batch.pieces.get(at as usize).filter(|p| p.part.is_none() && p.attempts == 0) else {
             return false;
         };
         let (slot, sample, lead) = (piece.slot, piece.sample, piece.lead);
@@ -40,7 +40,7 @@ impl Engine {
         let part = |chunk: &Chunk| {
             let Chunk { span, work } = *chunk;
             let (expected, safe) = (self.decode.expected(&work), self.decode.safe(&work, server));
-            Piece { slot, sample, part: Some(span), work, expected, safe, lead, attempt: 1, state: State::Unbound }
+            Piece::new((slot, sample, Some(span)), work, (expected, safe, lead))
         };
         let mut pieces = parts.iter().map(part);
         let Some(batch) = s.ranks.get_mut(rank as usize).and_then(|r| r.batches.get_mut(&step)) else { return false };

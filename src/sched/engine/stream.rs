@@ -152,7 +152,7 @@ impl Stream {
         let Some(p) = b.pieces.get_mut(piece as usize) else { return };
         // A pool takes samples in the order of the ranks' batches, a worker of a rank's own in that of its batch.
         let start = if policy == Policy::Helix { b.wanted.saturating_sub(p.lead) } else { 0 };
-        let key = Key { ahead, fresh: p.attempt == 1, start, place, rank, piece };
+        let key = Key { ahead, fresh: p.attempts == 0, start, place, rank, piece };
         let item = Item { step, expected: p.expected, safe: p.safe };
         p.state = State::Queued(site, key);
         self.backlog(site).push(key, item);
@@ -197,7 +197,8 @@ impl Stream {
         for piece in parts.map(|(i, _)| i).collect::<Vec<u32>>() {
             self.dequeue(rank, step, piece);
             if let Some(batch) = self.ranks.get_mut(rank as usize).and_then(|r| r.batches.get_mut(&step)) {
-                batch.pieces[piece as usize].state = State::Ended;
+                let ended = &mut batch.pieces[piece as usize];
+                (ended.state, ended.hedge) = (State::Ended, None);
                 batch.left -= 1;
             }
         }
