@@ -23,6 +23,7 @@ mod former;
 pub mod guard;
 #[cfg(feature = "decode")]
 mod input;
+mod join;
 mod layout;
 #[cfg(feature = "decode")]
 pub mod probe;
@@ -37,5 +38,6 @@ mod writer;
 pub use atomic::AtomicFile;
 pub use error::{ManifestError, WriteError};
 pub use file::Manifest;
+pub use join::{JoinError, join, join_into};
 pub use record::Record;
 pub use writer::{Writer, Written};

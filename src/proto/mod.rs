@@ -14,4 +14,4 @@ pub mod session;
 pub mod transform;
 
 /// Version of everything in this room. Peers of another version are refused with both numbers.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;

@@ -12,8 +12,8 @@ mod random;
 pub mod workload;
 
 pub use job::{Job, Pace};
-pub use machine::{Setup, System, simulate};
-pub use metrics::{Bounds, Outcome};
+pub use machine::{Contention, Link, Setup, System, simulate};
+pub use metrics::{Bounds, Outcome, Placed};
 pub use workload::{BadSuite, Suite, Workload};
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The simulator against what can be worked out by hand.
 
 use super::*;
+use crate::sched::second::Terms;
 
 /// Clips that all take the same to decode, `.02 + frames · frame_ms` seconds, and .1 s to compute.
 fn constant(ranks: u32, cores: u32, batch: u32, frame_ms: f64) -> Workload {
@@ -58,7 +59,11 @@ fn equal_costs_come_out_as_worked_out() {
 fn neighbours_slow_each_other_by_the_law() {
     let workload = constant(1, 12, 4, 5.0);
     let (alpha, beta) = (0.02, 0.003);
-    let setup = Setup { servers: 1, contention: Some((alpha, beta)), ..Setup::new(System::Pool { batches: false }) };
+    let setup = Setup {
+        servers: 1,
+        contention: Some(Contention::Workers { alpha, beta }),
+        ..Setup::new(System::Pool { batches: false })
+    };
     let slow = 1.0 + alpha * 11.0 + beta * 12.0 * 11.0;
     let run = run(&workload, setup, 1, 200);
     near(run.throughput, 12.0 / 1.42 / slow);
@@ -125,4 +130,44 @@ fn batches_of_one_shape_come_whole() {
 #[test]
 fn a_file_without_workloads_is_refused() {
     assert!(Suite::parse("{}").is_err());
+}
+
+#[test]
+fn what_is_misjudged_is_evened_out_after_decode() {
+    let job = named("internvl-8b").job(1, 60).misjudged(0.4);
+    let bounds = Bounds::new(&job);
+    let rate = |second| simulate(&job, &bounds, Setup { second, ..Setup::new(System::HELIX) });
+    let (without, with) = (rate(None), rate(Some(Terms::BOX)));
+    assert_eq!((without.plans, without.moved_bytes), (0, 0));
+    assert!(with.plans > 0, "{with:?}");
+    assert!(with.throughput > 1.05 * without.throughput, "{} without {}", with.throughput, without.throughput);
+    assert!(with.throughput <= 1.05 * bounds.perfect);
+    // Where nothing is misjudged there is little left to gain, and it costs nothing to look.
+    let known = named("internvl-8b").job(1, 60);
+    let bounds = Bounds::new(&known);
+    let rate = |second| simulate(&known, &bounds, Setup { second, ..Setup::new(System::HELIX) }).throughput;
+    assert!(rate(Some(Terms::BOX)) > 0.98 * rate(None));
+}
+
+#[test]
+fn a_slow_link_is_waited_for_and_a_fast_one_is_not() {
+    let workload = constant(2, 4, 2, 1.0);
+    // Both ranks on one server, two workers on the other.
+    let rate = |link| {
+        let setup = Setup { servers: 2, link, ..Setup::new(System::Pool { batches: false }) };
+        run(&workload, setup, 1, 300).throughput
+    };
+    let (none, fast) = (rate(None), rate(Some(Link { bandwidth: 1e12, latency: 1e-6 })));
+    near(fast, none);
+    let bytes = workload.draw(1, 0).out_bytes as f64;
+    // A sample every .3 s and server would cross; the link takes a second for one.
+    let slow = rate(Some(Link { bandwidth: bytes, latency: 0.0 }));
+    assert!(slow < 0.8 * none, "{slow}, without a link {none}");
+}
+
+#[test]
+fn without_locality_more_bytes_cross() {
+    let workload = constant(8, 32, 2, 1.0);
+    let bytes = |locality| run(&workload, Setup { locality, ..Setup::new(System::HELIX) }, 1, 200).cross_bytes;
+    assert!(bytes(true) * 2 < bytes(false), "{} of {}", bytes(true), bytes(false));
 }

@@ -185,7 +185,16 @@ impl Workload {
         };
         let decode_s = ms / 1e3 / self.cost("core_speed").max(1e-3);
         let compute_s = fixed + a * tokens + b * tokens * tokens;
-        Sample { facts, work, out_bytes, shape: self.shape_of(kept), count: 1, decode_s, compute_s }
+        Sample {
+            facts,
+            work,
+            out_bytes,
+            shape: self.shape_of(kept),
+            count: 1,
+            decode_s,
+            compute_s,
+            predicted_s: compute_s,
+        }
     }
 
     /// A clip, and the distance of its key frames.
@@ -291,6 +300,8 @@ impl Workload {
             transform: Transform::default(),
             micro_batch: if self.r#move == "microbatch" { self.batch } else { 1 },
             regroup: 1,
+            weigh: Default::default(),
+            mix: Vec::new(),
         };
         Job {
             trace: Arc::new(self.trace(seed, steps)),

@@ -215,6 +215,8 @@ fn options(args: &Args) -> StreamOptions {
         transform: Transform { frames: args.frames, sampling, resize, ..Transform::default() },
         micro_batch: 1,
         regroup: args.regroup,
+        weigh: Default::default(),
+        mix: Vec::new(),
     }
 }
 
