@@ -99,6 +99,7 @@ impl Options {
     /// | `HELIX_SHM_JOB` | name of the job |
     /// | `HELIX_SHM_SLAB` | bytes of this rank's slab, e.g. `4G` |
     /// | `HELIX_SHM_WORKERS` | worker processes of the job |
+    /// | `HELIX_SHM_RECORD` | folder, by its whole path, in which the daemon that is started keeps a record of the job |
     pub fn from_env() -> Result<Self, ConnectError> {
         Self::from_vars(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()))
     }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::event::{Decision, Event, Time};
-use crate::proto::options::Policy;
+use crate::proto::options::{RunOptions, StreamOptions};
 
 /// Version of the lines.
 pub const VERSION: u32 = 1;
@@ -23,14 +23,10 @@ pub enum Line {
         version: u32,
         /// Its number.
         stream: u16,
-        /// Ranks.
-        world: u32,
-        /// Samples of a rank in a step, as the sampler deals them.
-        batch: u32,
-        /// Who decided.
-        policy: Policy,
-        /// Batches of a rank at most; 0 = as many as its memory holds.
-        most: u32,
+        /// What was in it.
+        options: Box<StreamOptions>,
+        /// How it was run.
+        run: RunOptions,
     },
     /// A worker came or went.
     Worker {
@@ -147,10 +143,8 @@ impl Line {
                 at,
                 version: VERSION,
                 stream: stream.0,
-                world: options.world,
-                batch: options.batch_size,
-                policy: run.policy,
-                most: run.max_batches,
+                options: Box::new((**options).clone()),
+                run: run.clone(),
             },
             Event::WorkerUp { worker, server } => Line::Worker { at, worker: worker.0, server: Some(server.0) },
             Event::WorkerDown { worker } => Line::Worker { at, worker: worker.0, server: None },

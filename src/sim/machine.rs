@@ -10,6 +10,7 @@ use crate::proto::options::{Balance, Policy, RunOptions, StreamOptions};
 use crate::sched::event::{
     Decision, Event, Measured, Place, Scheduler, ServerId, StreamId, TicketId, Time, WorkerId,
 };
+use crate::sched::record::Line;
 use crate::sched::second::{self, How, Item, Site, Terms};
 use crate::sched::{Engine, EngineOptions};
 
@@ -167,20 +168,32 @@ struct Machine<'a> {
     ranks: Vec<Rank>,
     steps: Vec<Vec<RankStep>>,
     outcome: Outcome,
+    /// What a daemon would have recorded, if that was asked for.
+    lines: Option<Vec<Line>>,
 }
 
 /// Runs a job on a machine, and says what came of it.
 pub fn simulate(job: &Job, bounds: &Bounds, setup: Setup) -> Outcome {
+    run(job, bounds, setup, None).0
+}
+
+/// As [`simulate`], with the lines that a daemon would have recorded.
+pub fn simulate_recorded(job: &Job, bounds: &Bounds, setup: Setup) -> (Outcome, Vec<Line>) {
+    let (outcome, lines) = run(job, bounds, setup, Some(Vec::new()));
+    (outcome, lines.unwrap_or_default())
+}
+
+fn run(job: &Job, bounds: &Bounds, setup: Setup, lines: Option<Vec<Line>>) -> (Outcome, Option<Vec<Line>>) {
     let whole = if setup.system == (System::Pool { batches: true }) { Some(job.in_batches()) } else { None };
     let job = whole.as_ref().unwrap_or(job);
-    let mut machine = Machine::new(job, setup);
+    let mut machine = Machine { lines, ..Machine::new(job, setup) };
     machine.open();
     while machine.steps.len() < job.steps as usize && machine.turn() {}
-    let Machine { steps, mut outcome, .. } = machine;
+    let Machine { steps, mut outcome, lines, .. } = machine;
     if !steps.is_empty() {
         outcome.count(&steps, job.warmup, bounds);
     }
-    outcome
+    (outcome, lines)
 }
 
 impl<'a> Machine<'a> {
@@ -199,6 +212,7 @@ impl<'a> Machine<'a> {
             ranks: (0..job.options.world).map(|_| rank()).collect(),
             steps: Vec::new(),
             outcome: Outcome::default(),
+            lines: None,
             setup,
             job,
         }
@@ -265,12 +279,21 @@ impl<'a> Machine<'a> {
         true
     }
 
+    fn record(&mut self, line: impl FnOnce() -> Option<Line>) {
+        if let Some(lines) = &mut self.lines {
+            lines.extend(line());
+        }
+    }
+
     fn tell(&mut self, event: Event) {
         let mut todo = VecDeque::from([event]);
         let mut out = Vec::new();
         while let Some(event) = todo.pop_front() {
+            let now = self.now;
+            self.record(|| Line::of_event(now, &event));
             self.engine.handle(self.now, event, &mut out);
             for decision in out.drain(..) {
+                self.record(|| Line::of_decision(now, &decision));
                 match decision {
                     Decision::Grant { stream, rank, iter, step, places, .. } => {
                         self.granted(rank as usize, step, &places);

@@ -1,6 +1,7 @@
 //! The simulator against what can be worked out by hand.
 
 use super::*;
+use crate::proto::transform::Facts;
 use crate::sched::second::Terms;
 
 /// Clips that all take the same to decode, `.02 + frames · frame_ms` seconds, and .1 s to compute.
@@ -170,4 +171,47 @@ fn without_locality_more_bytes_cross() {
     let workload = constant(8, 32, 2, 1.0);
     let bytes = |locality| run(&workload, Setup { locality, ..Setup::new(System::HELIX) }, 1, 200).cross_bytes;
     assert!(bytes(true) * 2 < bytes(false), "{} of {}", bytes(true), bytes(false));
+}
+
+#[test]
+fn a_replay_of_a_recorded_run_comes_out_as_the_run_did() {
+    for (name, system) in [
+        ("internvl-8b", System::HELIX),
+        ("slowfast-r50", System::HELIX),
+        ("qwen2.5-vl-7b", System::Pool { batches: false }),
+        ("open-sora-2", System::Native { workers: 12 }),
+    ] {
+        let job = named(name).job(4, 60);
+        let setup = Setup::new(system);
+        let (run, lines) = machine::simulate_recorded(&job, &Bounds::new(&job), setup);
+        // As it would be read from a file.
+        let text: Vec<String> = lines.iter().map(|l| serde_json::to_string(l).expect("a line")).collect();
+        let lines = text.iter().map(|l| serde_json::from_str(l).expect("a line"));
+        let recording = Recording::read(lines, |row| job.trace.samples[row as usize].facts).expect("a recording");
+        assert_eq!(recording.setup.servers, 4, "{name}");
+        let replay = |workers: u16| {
+            let (job, setup) = recording.with_workers(workers);
+            simulate(&job, &Bounds::new(&job), setup)
+        };
+        let again = replay(recording.workers).throughput;
+        let off = again / recording.throughput - 1.0;
+        assert!(off.abs() < 0.1, "{name}: {again}, recorded {}", recording.throughput);
+        // With a third of the cores the same comes out as if that had been run.
+        let fewer = Job { cores: 32, ..job.clone() };
+        let setup =
+            if let System::Native { .. } = system { Setup::new(System::Native { workers: 4 }) } else { setup };
+        let really = simulate(&fewer, &Bounds::new(&fewer), setup);
+        let off = replay(32).throughput / really.throughput - 1.0;
+        assert!(off.abs() < 0.15, "{name}: off by {off} with a third of the cores");
+        assert!(run.throughput > 0.0);
+    }
+}
+
+#[test]
+fn a_recording_of_nothing_is_refused() {
+    let read = |lines: Vec<crate::sched::record::Line>| Recording::read(lines, |_| Facts::default());
+    assert!(matches!(read(Vec::new()), Err(BadRecording::Empty)));
+    let job = constant(2, 2, 1, 1.0).job(1, 4);
+    let (_, lines) = machine::simulate_recorded(&job, &Bounds::new(&job), Setup::new(System::HELIX));
+    assert!(matches!(read(lines), Err(BadRecording::Short(_))));
 }

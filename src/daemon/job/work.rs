@@ -12,6 +12,7 @@ use crate::proto::message::{
 use crate::proto::options::OnError;
 use crate::proto::session::{BadSample, ToRank};
 use crate::sched::event::{Decision, Event, Measured, Place, Scheduler, StreamId, TicketId};
+use crate::sched::record::Line;
 
 /// Messages to a rank that may wait for room in its lane, over those of the batches that it holds: some 4 MB.
 const MAX_UNHEARD: usize = 65_536;
@@ -40,7 +41,14 @@ impl Job {
     }
 
     fn decide(&mut self, event: Event) {
-        self.sched.handle(now(), event, &mut self.scratch);
+        let now = now();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.line(Line::of_event(now, &event));
+        }
+        self.sched.handle(now, event, &mut self.scratch);
+        if let Some(recorder) = &mut self.recorder {
+            self.scratch.iter().for_each(|decision| recorder.line(Line::of_decision(now, decision)));
+        }
         self.decisions.extend(self.scratch.drain(..));
     }
 
