@@ -12,6 +12,7 @@ use helix_shm::proto::transform::{Codec, Facts, Transform};
 use helix_shm::sched::event::{Catalog, Decision, Event, Measured, Scheduler, ServerId, StreamId, Time, WorkerId};
 use helix_shm::sched::order::Permutation;
 use helix_shm::sched::plan::StepPlan;
+use helix_shm::sched::second::{self, Counts, Site, Terms};
 use helix_shm::sched::units::Units;
 use helix_shm::sched::{Engine, EngineOptions};
 
@@ -47,6 +48,8 @@ fn options(batch_size: u32) -> StreamOptions {
         transform: Transform::default(),
         micro_batch: 1,
         regroup: 1,
+        weigh: Default::default(),
+        mix: Vec::new(),
     }
 }
 
@@ -209,5 +212,22 @@ fn planning(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, planning, engine);
+/// Balancing after decode: 8 ranks × 64 samples whose costs turn out otherwise than predicted.
+fn second(c: &mut Criterion) {
+    let mut group = c.benchmark_group("balance after decode, 8 ranks of 64");
+    let item = |n: u32| {
+        let mixed = u64::from(n + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let cost = 1e-3 * (1.0 + f64::from((mixed >> 40) as u32 % 1000) / 100.0);
+        let site = if n.is_multiple_of(2) { Site::Host } else { Site::Device };
+        second::Item { rank: n / 64, slot: n % 64, cost, bytes: 2 << 20, site }
+    };
+    let items: Vec<second::Item> = (0..512).map(item).collect();
+    for (name, counts) in [("equal counts", Counts::Kept), ("free counts", Counts::Free { most: 128 })] {
+        let terms = Terms { counts, ..Terms::BOX };
+        group.bench_function(name, |b| b.iter(|| second::plan(black_box(&items), 8, &terms)));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, planning, second, engine);
 criterion_main!(benches);

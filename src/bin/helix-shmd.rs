@@ -18,6 +18,9 @@ struct Cli {
     /// Belong to one job and end with it.
     #[arg(long)]
     embedded: bool,
+    /// Keep a record of each job in this folder, for `helix plan --run` [default: HELIX_SHM_RECORD, if set]
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -36,7 +39,9 @@ fn main() -> ExitCode {
             helix_shm::decode::worker::run(&socket, &job, slot).map_err(|e| e.to_string())
         }
         (None, Some(socket)) => {
-            let options = helix_shm::daemon::Options { socket, embedded: cli.embedded };
+            let named = std::env::var_os("HELIX_SHM_RECORD").filter(|v| !v.is_empty()).map(PathBuf::from);
+            let record = cli.record.or(named);
+            let options = helix_shm::daemon::Options { socket, embedded: cli.embedded, record };
             helix_shm::daemon::run(options).map_err(|e| e.to_string())
         }
         // clap has asked for the socket.

@@ -4,8 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use super::ledger::{Grant, Lease};
 use super::store::Store;
-use super::table::{Assembled, Piece as Part, SlotState};
+use super::table::{Assembled, Piece as Part, Slot, SlotState};
 use crate::device::HostSource;
+use crate::proto::options::{Profile, Weigh};
 use crate::proto::transform::Dtype;
 
 /// Name of the one tensor that a batch has so far.
@@ -92,6 +93,16 @@ impl At {
     }
 }
 
+/// What a stream's options make of its batches.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct View {
+    pub(crate) dtype: Dtype,
+    /// The shape of every sample, if the transform fixes it.
+    pub(crate) fixed: Option<[u16; 4]>,
+    pub(crate) profile: Profile,
+    pub(crate) weigh: Weigh,
+}
+
 /// One delivered sample.
 #[derive(Clone, Copy, PartialEq)]
 struct Piece {
@@ -114,6 +125,11 @@ pub struct Batch {
     global: u32,
     planned: usize,
     cost: (f32, f32),
+    /// Tokens of this batch and of the step over all ranks, before any sample was skipped.
+    total_tokens: (f64, f64),
+    /// Packed sequences, and the one that each sample is in.
+    bins: u16,
+    bin_of: Vec<u16>,
     dtype: Dtype,
     /// The shape of every sample, if the transform fixes it.
     fixed: Option<[u16; 4]>,
@@ -132,9 +148,13 @@ pub struct Batch {
 
 impl Batch {
     /// Takes over a block whose samples are all there or skipped.
-    pub(crate) fn new(store: Arc<Store>, assembled: Assembled, dtype: Dtype, fixed: Option<[u16; 4]>) -> Batch {
-        let Assembled { lease, epoch, step, global, cost, mean_cost, slots, scattered, spares } = assembled;
+    pub(crate) fn new(store: Arc<Store>, assembled: Assembled, view: View) -> Batch {
+        let Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots, scattered, spares } =
+            assembled;
+        let View { dtype, fixed, profile, weigh } = view;
         let planned = slots.len();
+        let cost = slots.iter().map(|s| profile.cost(s.tokens)).sum::<f64>() as f32;
+        let tokens_rank = slots.iter().map(|s| s.tokens).sum();
         let mut batch = Batch {
             lease,
             spares,
@@ -145,6 +165,9 @@ impl Batch {
             global,
             planned,
             cost: (cost, mean_cost),
+            total_tokens: (tokens_rank, tokens_global),
+            bins,
+            bin_of: Vec::with_capacity(planned),
             dtype,
             fixed,
             ids: Vec::with_capacity(planned),
@@ -165,7 +188,8 @@ impl Batch {
                 batch.ids.push(slot.sample);
                 batch.home_ranks.push(slot.home_rank);
                 batch.tokens.push(slot.tokens);
-                batch.weights.push(1.0 / f64::from(global));
+                batch.bin_of.push(slot.bin);
+                batch.weights.push(weight(weigh, &slot, global, tokens_global));
             }
         }
         batch
@@ -278,10 +302,44 @@ impl Batch {
         self.step
     }
 
-    /// Weight of each sample in the mean over the global batch: 1 / [`n_global`](Self::n_global). Under gradient
+    /// Weight of each sample in the mean over the global batch that the options ask for ([`Weigh`]), by default
+    /// 1 / [`n_global`](Self::n_global). Over all ranks they sum to 1, wherever samples have been moved: under gradient
     /// averaging over `R` ranks the rank's loss is `R · Σ wᵢ·ℓᵢ`.
     pub fn weights(&self) -> &[f64] {
         &self.weights
+    }
+
+    /// Samples of this rank in the step, before any was skipped.
+    pub fn n_rank(&self) -> u32 {
+        self.planned as u32
+    }
+
+    /// Tokens of this rank in the step by the profile, before any sample was skipped.
+    pub fn tokens_rank(&self) -> f64 {
+        self.total_tokens.0
+    }
+
+    /// Tokens of the step over all ranks, before any sample was skipped.
+    pub fn tokens_global(&self) -> f64 {
+        self.total_tokens.1
+    }
+
+    /// The packed sequences of the batch, each as a range of its samples; as many on every rank, so that some may be
+    /// empty. One sequence of all samples where they are not packed.
+    pub fn sequences(&self) -> Vec<std::ops::Range<usize>> {
+        let from = |bin: u16| self.bin_of.partition_point(|b| *b < bin);
+        (0..self.bins.max(1)).map(|bin| from(bin)..from(bin + 1)).collect()
+    }
+
+    /// Where the samples of a packed sequence begin, in tokens, and where the last one ends: what attention over
+    /// sequences of several lengths asks for. Empty if there is no such sequence.
+    pub fn cu_seqlens(&self, sequence: usize) -> Vec<u64> {
+        let Some(samples) = self.sequences().get(sequence).cloned() else { return Vec::new() };
+        let ends = self.tokens[samples].iter().scan(0, |end, tokens| {
+            *end += tokens.round().max(0.0) as u64;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
     }
 
     /// Samples of the step over all ranks, before any was skipped.
@@ -294,7 +352,7 @@ impl Batch {
         &self.home_ranks
     }
 
-    /// What the profile says each sample costs, e.g. its tokens.
+    /// The profile's tokens of each sample; under [`Profile::Decode`] the milliseconds that decoding it takes.
     pub fn tokens(&self) -> &[f64] {
         &self.tokens
     }
@@ -397,6 +455,15 @@ impl Batch {
         }
         let [a, b, c, d] = first.map(usize::from);
         Ok(([self.len(), a, b, c, d], [a * b * c * d, b * c * d, c * d, d, 1]))
+    }
+}
+
+/// A sample's share in the step's loss.
+fn weight(weigh: Weigh, slot: &Slot, global: u32, tokens: f64) -> f64 {
+    match weigh {
+        Weigh::Tokens if tokens > 0.0 => slot.tokens / tokens,
+        Weigh::Ranks => 1.0 / slot.home_share as f64,
+        Weigh::Samples | Weigh::Tokens => 1.0 / f64::from(global),
     }
 }
 

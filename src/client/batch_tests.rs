@@ -34,7 +34,16 @@ fn batch(ledger: &Arc<Ledger>, letters: &str) -> Batch {
             }
             let shape = if letter.is_ascii_uppercase() { [1, 3, 4, 1] } else { SHAPE };
             let state = if letter == b'-' { SlotState::Skipped } else { SlotState::Ready { written: BYTES, shape } };
-            Slot { sample: i as u64, offset, len: BYTES, home_rank: 1, tokens: i as f64, state }
+            Slot {
+                sample: i as u64,
+                offset,
+                len: BYTES,
+                home_rank: 1,
+                home_share: 16,
+                tokens: i as f64,
+                bin: i as u16 / 2,
+                state,
+            }
         })
         .collect();
     let lease = ledger.take((64, slots.len() as u64 * BYTES), (1, 1, 0)).unwrap();
@@ -44,9 +53,11 @@ fn batch(ledger: &Arc<Ledger>, letters: &str) -> Batch {
             .any(|l| l == b'/' || l.is_ascii_digit())
             .then(|| ledger.take((2048, 1024), (2, 1, 0)).unwrap()),
     );
-    let (epoch, step, global, cost, mean_cost) = (2, 0, 16, 1.0, 2.0);
-    let assembled = Assembled { lease, epoch, step, global, cost, mean_cost, slots, scattered, spares };
-    Batch::new(Arc::new(Store::bare(slab)), assembled, Dtype::U8, Some(SHAPE))
+    let (epoch, step, global, mean_cost, tokens_global) = (2, 0, 16, 2.0, 40.0);
+    let bins = slots.len().div_ceil(2) as u16 + 1;
+    let assembled =
+        Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots, scattered, spares };
+    Batch::new(Arc::new(Store::bare(slab)), assembled, View { fixed: Some(SHAPE), ..View::default() })
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -65,6 +76,21 @@ fn a_full_batch_is_a_tensor_without_a_copy() {
     assert_eq!(ledger.copied_total(), 0);
     assert_eq!(batch.weights(), [1.0 / 16.0; 4]);
     assert_eq!((batch.ids(), batch.tokens()), (&[0, 1, 2, 3][..], &[0.0, 1.0, 2.0, 3.0][..]));
+}
+
+#[test]
+fn packed_sequences_are_ranges_of_what_was_delivered() {
+    let ledger = Ledger::new();
+    let whole = batch(&ledger, "abcd");
+    assert_eq!(whole.sequences(), [0..2, 2..4, 4..4], "every rank has as many, so that one may be empty");
+    assert_eq!(whole.cu_seqlens(0), [0, 0, 1]);
+    assert_eq!(whole.cu_seqlens(1), [0, 2, 5]);
+    assert_eq!((whole.cu_seqlens(2), whole.cu_seqlens(3)), (vec![0], vec![]));
+    assert_eq!((whole.n_rank(), whole.n_global(), whole.tokens_rank(), whole.tokens_global()), (4, 16, 6.0, 40.0));
+    drop(whole);
+    let skipped = batch(&ledger, "a-cd");
+    assert_eq!((skipped.sequences(), skipped.cu_seqlens(0)), (vec![0..1, 1..3, 3..3], vec![0, 0]));
+    assert_eq!((skipped.n_rank(), skipped.tokens_rank()), (4, 6.0), "what was skipped keeps its place");
 }
 
 const GAPS: [(&str, &str, u64); 7] = [

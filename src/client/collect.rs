@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::batch::Batch;
+use super::batch::{Batch, View};
 use super::embed::{self, DialError, PATIENCE};
 use super::error::{ConnectError, LoaderError};
 use super::ledger::Outlet;
@@ -177,6 +177,9 @@ impl Collector {
     /// Queues the batches whose turn it is.
     fn finish(&self) -> Result<(), End> {
         let Setup { store, options, fixed, .. } = &self.shared.setup;
+        let stream = &options.stream;
+        let (profile, weigh) = (stream.profile, stream.weigh);
+        let view = View { dtype: stream.transform.dtype, fixed: *fixed, profile, weigh };
         loop {
             let mut core = self.shared.lock();
             let serial = core.serial;
@@ -190,7 +193,7 @@ impl Collector {
             };
             crash::point("assembled");
             drop(core);
-            let batch = Batch::new(Arc::clone(store), assembled, options.stream.transform.dtype, *fixed);
+            let batch = Batch::new(Arc::clone(store), assembled, view);
             // The reasons were sent before the skips: who has the batch can ask for them. If they went down with the
             // daemon the batch is good all the same; dropped here, it would be missing before those behind it.
             let heard = if batch.skipped() > 0 { self.hear_socket() } else { Ok(()) };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::embed::DialError;
 use super::table::Violation;
 use crate::device::DeviceError;
-use crate::manifest::ManifestError;
+use crate::manifest::{JoinError, ManifestError};
 use crate::proto::options::BadOption;
 use crate::proto::session::BadSample;
 use crate::ring::slab::SlabError;
@@ -29,6 +29,9 @@ pub enum ConnectError {
     /// The manifest cannot be read.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+    /// The manifests cannot be joined.
+    #[error(transparent)]
+    Join(#[from] JoinError),
     /// There is no memory for the slab.
     #[error(transparent)]
     Slab(#[from] SlabError),

@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::Zeroable;
 
-use super::batch::Batch;
+use super::batch::{Batch, View};
 use super::ledger::{Ledger, Outlet};
 use super::store::Store;
 use super::table::{Rules, Table};
 use crate::proto::message::{self, Body, Entry, Head, Ready, Words, kind};
-use crate::proto::transform::Dtype;
 use crate::ring::slab::{Slab, SlabOptions};
 use crate::ring::spsc::Corrupt;
 
@@ -108,7 +107,11 @@ pub fn table(bytes: &[u8]) {
                 while let Some(assembled) = table.pop() {
                     assert_eq!(assembled.step, next, "batches come in the order of steps");
                     next += 1;
-                    held.push_back(Batch::new(Arc::clone(&store), assembled, Dtype::U8, Some(SHAPE)));
+                    held.push_back(Batch::new(
+                        Arc::clone(&store),
+                        assembled,
+                        View { fixed: Some(SHAPE), ..View::default() },
+                    ));
                 }
                 Ok(())
             }
@@ -167,12 +170,14 @@ impl Peer {
                 .words(),
         ];
         for slot in 0..samples {
-            let head = Head { kind: kind::ENTRY, session, attempt: 0, slot: from.near(slot.into()) as u16 };
+            let attempt = from.near(0) as u16;
+            let head = Head { kind: kind::ENTRY, session, attempt, slot: from.near(slot.into()) as u16 };
+            let home_share = from.near(1);
             let at = from.near(offset.wrapping_add(u64::from(slot) * BYTES));
             let (sample, home_rank) = (from.near(slot.into()), from.near(0) as u32);
             let tokens = f64::from_bits(from.near(0));
             let len = from.near(BYTES);
-            said.push(Entry { head, sample, offset: at, len, grant, home_rank, tokens, reserved: 0 }.words());
+            said.push(Entry { head, sample, offset: at, len, grant, home_rank, home_share, tokens }.words());
         }
         self.blocks.push_back((grant, step, offset, samples));
         if self.blocks.len() > 8 {

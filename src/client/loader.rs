@@ -105,7 +105,7 @@ impl Loader {
     /// Makes the rank's slab, reaches the job's daemon, starting it if need be, and joins the loader's other ranks.
     ///
     /// Nothing is decoded before the first iteration begins.
-    pub fn connect(options: Options) -> Result<Loader, ConnectError> {
+    pub fn connect(mut options: Options) -> Result<Loader, ConnectError> {
         crash::arm("rank");
         options.check()?;
         let system = |doing| move |source| ConnectError::System { doing, source };
@@ -114,7 +114,7 @@ impl Loader {
             Some(path) => std::path::absolute(path).map_err(system("resolve the socket's path"))?,
             None => embed::default_socket(&job)?,
         };
-        let manifest = Arc::new(Manifest::open(&options.manifest)?);
+        let manifest = Arc::new(options.open_manifest()?);
         let store = Arc::new(Store::create(&options, &manifest)?);
         crash::point("slab.made");
         let transform = &options.stream.transform;

@@ -17,6 +17,8 @@ mod error;
 pub mod fuzz;
 mod ledger;
 mod loader;
+#[cfg(test)]
+mod loss_tests;
 mod options;
 mod session;
 mod shared;

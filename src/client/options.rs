@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ConnectError;
 use crate::device::{Device, host::HostDevice};
-use crate::proto::options::{BadOption, Balance, OnError, Policy, Profile, RunOptions, StreamOptions};
+use crate::manifest::{self, Manifest};
+use crate::proto::options::{BadOption, Balance, OnError, Part, Policy, Profile, RunOptions, StreamOptions, Weigh};
 use crate::proto::transform::Transform;
 
 /// Where a loader stands: the next batch that it will deliver. Free of topology: any number of ranks and workers
@@ -28,6 +29,8 @@ pub struct Options {
     pub(super) rank: u32,
     pub(super) local_rank: u32,
     pub(super) manifest: PathBuf,
+    /// Manifests that are joined, in place of `manifest`.
+    pub(super) manifests: Vec<(PathBuf, f64)>,
     pub(super) stream: StreamOptions,
     pub(super) run: RunOptions,
     pub(super) slab_bytes: Option<u64>,
@@ -56,11 +59,14 @@ impl Default for Options {
             transform: Transform::default(),
             micro_batch: 1,
             regroup: 1,
+            weigh: Default::default(),
+            mix: Vec::new(),
         };
         Options {
             rank: 0,
             local_rank: 0,
             manifest: PathBuf::new(),
+            manifests: Vec::new(),
             stream,
             run: RunOptions::default(),
             slab_bytes: None,
@@ -93,6 +99,7 @@ impl Options {
     /// | `HELIX_SHM_JOB` | name of the job |
     /// | `HELIX_SHM_SLAB` | bytes of this rank's slab, e.g. `4G` |
     /// | `HELIX_SHM_WORKERS` | worker processes of the job |
+    /// | `HELIX_SHM_RECORD` | folder, by its whole path, in which the daemon that is started keeps a record of the job |
     pub fn from_env() -> Result<Self, ConnectError> {
         Self::from_vars(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()))
     }
@@ -157,6 +164,10 @@ impl Options {
         micro_batch: u32 => stream.micro_batch = micro_batch;
         /// Steps that share their samples, so that those of like cost meet in one step; 1 = none.
         regroup: u32 => stream.regroup = regroup;
+        /// Whose mean the loss is: what [`Batch::weights`](super::Batch::weights) are.
+        weigh: Weigh => stream.weigh = weigh;
+        /// Parts of the manifest and in which proportion an epoch takes from them.
+        mix: Vec<Part> => stream.mix = mix;
         /// Which policy places the work.
         policy: Policy => run.policy = policy;
         /// Worker processes of the job; 0 = one for each core that it may use.
@@ -192,6 +203,29 @@ impl Options {
         device: Arc<dyn Device> => device = device;
     }
 
+    /// Manifests that are mixed in these proportions: position by position the one that is furthest behind its share is
+    /// next. They are joined in memory at the start; each must be the same on every rank.
+    #[must_use]
+    pub fn manifests<P: Into<PathBuf>>(mut self, parts: impl IntoIterator<Item = (P, f64)>) -> Self {
+        self.manifests = parts.into_iter().map(|(path, weight)| (path.into(), weight)).collect();
+        self
+    }
+
+    /// Opens the manifest, or joins the manifests and notes where each one's rows end.
+    pub(super) fn open_manifest(&mut self) -> Result<Manifest, ConnectError> {
+        if self.manifests.is_empty() {
+            return Ok(Manifest::open(&self.manifest)?);
+        }
+        let parts: Vec<Manifest> =
+            self.manifests.iter().map(|(path, _)| Manifest::open(path)).collect::<Result<_, _>>()?;
+        let weights = self.manifests.iter().map(|(_, weight)| *weight);
+        // An empty one gives nothing to any mix.
+        let rows = parts.iter().map(Manifest::len).zip(weights).filter(|(rows, _)| *rows > 0);
+        self.stream.mix = rows.map(|(rows, weight)| Part { rows, weight }).collect();
+        self.stream.check()?;
+        Ok(manifest::join(&parts)?)
+    }
+
     /// Refuses what cannot be served.
     pub(super) fn check(&self) -> Result<(), ConnectError> {
         self.stream.check()?;
@@ -203,7 +237,7 @@ impl Options {
                 "a rank below the number of ranks",
             );
         }
-        if self.manifest.as_os_str().is_empty() {
+        if self.manifest.as_os_str().is_empty() && self.manifests.is_empty() {
             return bad("manifest", "not given".into(), "the path of a manifest, as `helix index` makes it");
         }
         if self.loader.is_empty() || self.loader.len() > 64 {

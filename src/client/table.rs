@@ -77,7 +77,10 @@ pub(crate) struct Slot {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) home_rank: u32,
+    pub(crate) home_share: u64,
     pub(crate) tokens: f64,
+    /// The packed sequence that it is in.
+    pub(crate) bin: u16,
     pub(crate) state: SlotState,
 }
 
@@ -94,8 +97,10 @@ pub(crate) struct Assembled {
     pub(crate) epoch: u32,
     pub(crate) step: u32,
     pub(crate) global: u32,
-    pub(crate) cost: f32,
     pub(crate) mean_cost: f32,
+    pub(crate) tokens_global: f64,
+    /// Packed sequences; 0 where samples are not packed.
+    pub(crate) bins: u16,
     pub(crate) slots: Vec<Slot>,
     /// By slot, the pieces of samples that are not in one place.
     pub(crate) scattered: BTreeMap<u16, Vec<Piece>>,
@@ -127,6 +132,8 @@ struct Filling {
     seen: u16,
     /// Where the last region ended.
     end: u64,
+    /// The packed sequence of the last entry.
+    bin: u16,
     /// `None` when its iteration is over: the entries are read and forgotten.
     pending: Option<Pending>,
 }
@@ -259,6 +266,8 @@ impl Table {
         let global = u64::from(b.global);
         let range = u64::from(samples)..=most;
         expect(ME, "global", range.contains(&global), global, format!("from {samples} to {most}"))?;
+        let tokens = b.tokens_global;
+        expect(ME, "tokens_global", tokens.is_finite() && tokens >= 0.0, tokens, "a number from 0")?;
         let lease = match self.ledger.take((b.offset, b.len), (b.grant, b.iter, b.step)) {
             Ok(lease) => lease,
             Err(overlap) => return expect(ME, "block", false, "on top of another", format!("{overlap:?}")),
@@ -273,13 +282,15 @@ impl Table {
             expect(ME, "step", b.step == self.next, b.step, self.next)?;
             self.next = self.next.saturating_add(1);
             let slots = Vec::with_capacity(usize::from(b.head.slot));
-            let Batch { epoch, step, global, cost, mean_cost, .. } = b;
+            let Batch { epoch, step, global, mean_cost, tokens_global, .. } = b;
+            let bins = b.head.attempt;
             let (scattered, spares) = (BTreeMap::new(), Vec::new());
-            let batch = Assembled { lease, epoch, step, global, cost, mean_cost, slots, scattered, spares };
+            let batch =
+                Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots, scattered, spares };
             let (parts, spares) = (BTreeMap::new(), BTreeMap::new());
             Some(Pending { batch, waiting: usize::from(b.head.slot), parts, spares })
         };
-        self.filling = Some(Filling { announced: b, seen: 0, end: b.offset, pending });
+        self.filling = Some(Filling { announced: b, seen: 0, end: b.offset, bin: 0, pending });
         Ok(())
     }
 
@@ -295,14 +306,17 @@ impl Table {
         expect(ME, "sample", e.sample < rules.rows, e.sample, format!("below {}", rules.rows))?;
         expect(ME, "home_rank", e.home_rank < rules.world, e.home_rank, format!("below {}", rules.world))?;
         expect(ME, "tokens", e.tokens.is_finite(), e.tokens, "a number")?;
+        expect(ME, "home_share", e.home_share > 0, e.home_share, "1 at least")?;
+        let (bin, bins) = (e.head.attempt, b.head.attempt.max(1));
+        expect(ME, "bin", (filling.bin..bins).contains(&bin), bin, format!("from {} to {}", filling.bin, bins - 1))?;
         let (start, end) = (filling.end, b.offset + b.len);
         let inside = e.offset >= start && e.offset + e.len <= end;
         expect(ME, "region", inside, format!("{}+{}", e.offset, e.len), format!("inside {start}..{end}"))?;
-        (filling.seen, filling.end) = (filling.seen + 1, e.offset + e.len);
+        (filling.seen, filling.end, filling.bin) = (filling.seen + 1, e.offset + e.len, bin);
         if let Some(pending) = &mut filling.pending {
-            let Entry { sample, offset, len, home_rank, tokens, .. } = e;
+            let Entry { sample, offset, len, home_rank, home_share, tokens, .. } = e;
             let state = SlotState::Waiting;
-            pending.batch.slots.push(Slot { sample, offset, len, home_rank, tokens, state });
+            pending.batch.slots.push(Slot { sample, offset, len, home_rank, home_share, tokens, bin, state });
         }
         if filling.seen == b.head.slot
             && let Some(Filling { announced, pending: Some(pending), .. }) = self.filling.take()

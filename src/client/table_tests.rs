@@ -58,7 +58,7 @@ fn entry(b: &Batch, slot: u16) -> Entry {
     let offset = b.offset + u64::from(slot) * BYTES;
     let sample = u64::from(b.grant) * 10 + u64::from(slot);
     let head = head_of(kind::ENTRY, slot);
-    Entry { head, sample, offset, len: BYTES, grant: b.grant, tokens: 1.0, ..Entry::zeroed() }
+    Entry { head, sample, offset, len: BYTES, grant: b.grant, home_share: 6, tokens: 1.0, ..Entry::zeroed() }
 }
 
 fn end(step: u32) -> Batch {

@@ -12,6 +12,7 @@ mod histogram;
 mod job;
 mod pidfd;
 mod poller;
+mod record;
 mod regions;
 mod server;
 mod sessions;
@@ -28,6 +29,8 @@ pub struct Options {
     pub socket: PathBuf,
     /// Whether it belongs to one job and ends with it.
     pub embedded: bool,
+    /// Folder for the records of its jobs, if they are to be kept.
+    pub record: Option<PathBuf>,
 }
 
 /// Why the daemon could not run.

@@ -555,7 +555,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn places(sizes: &[u64]) -> Vec<Place> {
-        sizes.iter().map(|&bytes| Place { sample: 0, bytes, home_rank: 0, cost: 1.0 }).collect()
+        sizes.iter().map(|&bytes| Place { bytes, cost: 1.0, ..Place::default() }).collect()
     }
 
     const WHOLE: Span = Span { first: 0, frames: 4 };

@@ -290,7 +290,10 @@ impl Server {
                 let job =
                     Job::new(id, join.job.clone(), own, &self.options.socket, self.cores.clone(), &mut self.poller);
                 match job {
-                    Ok(job) => {
+                    Ok(mut job) => {
+                        if let Some(folder) = &self.options.record {
+                            job.record_in(folder);
+                        }
                         self.next_job += 1;
                         self.jobs.insert(id, job);
                         id

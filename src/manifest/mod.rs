@@ -24,6 +24,7 @@ pub mod groups;
 pub mod guard;
 #[cfg(feature = "decode")]
 mod input;
+mod join;
 mod layout;
 #[cfg(feature = "decode")]
 pub mod probe;
@@ -38,5 +39,6 @@ mod writer;
 pub use atomic::AtomicFile;
 pub use error::{ManifestError, WriteError};
 pub use file::Manifest;
+pub use join::{JoinError, join, join_into};
 pub use record::Record;
 pub use writer::{Writer, Written};

@@ -35,7 +35,8 @@ pub struct Head {
     pub kind: u16,
     /// The session (rank and loader) that the message is about; see [`crate::proto::session::Opened::session`].
     pub session: u16,
-    /// Which try at the sample this is, from 1; 0 where it has no meaning.
+    /// Which try at the sample this is, from 1; for [`kind::BATCH`] the number of packed sequences (0 = not packed), for
+    /// [`kind::ENTRY`] which of them the sample is in; 0 where it has no meaning.
     pub attempt: u16,
     /// Place of the sample in its batch, from 0; for [`kind::BATCH`] the number of samples.
     pub slot: u16,
@@ -168,12 +169,10 @@ pub struct Batch {
     pub step: u32,
     /// Samples of this step over all ranks, before any was skipped.
     pub global: u32,
-    /// Predicted cost of this batch on its rank, in the profile's unit.
-    pub cost: f32,
     /// Predicted cost of the mean rank in this step, in the profile's unit.
     pub mean_cost: f32,
-    /// Zero; room for later.
-    pub reserved: u32,
+    /// Tokens of this step over all ranks, before any sample was skipped.
+    pub tokens_global: f64,
 }
 
 /// Daemon → rank: one sample of the batch announced just before.
@@ -192,9 +191,9 @@ pub struct Entry {
     pub grant: u32,
     /// The rank that the sampler dealt this sample to, before balancing.
     pub home_rank: u32,
-    /// Zero; room for later.
-    pub reserved: u64,
-    /// The weight that the profile gives this sample (e.g. its predicted tokens).
+    /// Samples that the sampler dealt to that rank in this step, times the ranks that it dealt any to.
+    pub home_share: u64,
+    /// The profile's tokens of this sample.
     pub tokens: f64,
 }
 

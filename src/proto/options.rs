@@ -48,6 +48,40 @@ pub struct StreamOptions {
     /// meet, as bucketing by length does, so it is the user's choice.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub regroup: u32,
+    /// Whose mean the loss is.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub weigh: Weigh,
+    /// Parts of the manifest, in its order, and in which proportion an epoch takes from them; empty = all alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mix: Vec<Part>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Whose mean the loss is: the weights that a batch gives its samples. They sum to 1 over the global batch wherever
+/// balancing has put the samples, so that under gradient averaging over `R` ranks a rank's loss is `R · Σ wᵢ·ℓᵢ`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Weigh {
+    /// Of all samples of the step: `1/N`.
+    #[default]
+    Samples,
+    /// Of all tokens of the step: `Tᵢ/T`, by the profile's tokens.
+    Tokens,
+    /// Of the means of the ranks that the sampler dealt to: `1/(R · n)` for one of a rank's `n` samples.
+    Ranks,
+}
+
+/// A part of the manifest: so many rows in a row, usually a manifest of its own before they were joined.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// Rows, bad ones included.
+    pub rows: u64,
+    /// Its share of an epoch's samples, over the sum of all parts' weights.
+    pub weight: f64,
 }
 
 fn one() -> u32 {
@@ -73,6 +107,14 @@ pub enum Balance {
         /// Most samples of a rank; memory is reserved for that many.
         most: u32,
     },
+    /// Samples are packed into sequences of at most `budget` tokens, of which every rank gets the same number, as few
+    /// as can be. Ranks get any number of samples; the loss has to be weighted by them.
+    Packed {
+        /// Most tokens of a sequence. A longer sample is a sequence of its own.
+        budget: u32,
+        /// Most samples of a rank; memory is reserved for that many.
+        most: u32,
+    },
 }
 
 /// What a sample costs the rank that receives it: the quantity that is balanced. It is computed from the
@@ -92,6 +134,60 @@ pub enum Profile {
         /// Weight of the quadratic term against the linear one, per token. 0 where attention does not matter.
         quadratic: f64,
     },
+    /// As `Tokens`, by a formula of the user's.
+    Own {
+        /// The formula.
+        formula: Formula,
+        /// As in `Tokens`.
+        quadratic: f64,
+    },
+}
+
+/// A user's token formula: `text + (⌊(F − 1)/stride⌋ + 1) · (each + ⌈H/patch⌉ · ⌈W/patch⌉)` for the `F` frames of a clip,
+/// cut to `most_frames` and taken at `fps`, and a height and width scaled down to `most_pixels`. A `patch` of 0 leaves
+/// the grid out.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Formula {
+    /// Tokens of a sample whatever its size.
+    pub text: u32,
+    /// Frames that share their tokens, from the second on: the autoencoder's stride.
+    pub stride: u32,
+    /// Tokens of a group of frames whatever its size.
+    pub each: u32,
+    /// Pixels of a patch's side, the autoencoder's stride included.
+    pub patch: u32,
+    /// Most frames that are taken.
+    pub most_frames: u32,
+    /// Most pixels of a frame.
+    pub most_pixels: u32,
+    /// Frames taken a second; 0 = all.
+    pub fps: f64,
+}
+
+impl Profile {
+    /// What so many of the profile's tokens cost a rank.
+    pub fn cost(&self, tokens: f64) -> f64 {
+        match *self {
+            Profile::Equal | Profile::Decode => tokens,
+            Profile::Tokens { model: Model::TimeSformer, quadratic } => {
+                // Attention over time at each place, and over places in each frame.
+                let frames = (tokens - 1.0) / 196.0;
+                tokens + quadratic * (196.0 * frames * frames + frames * 197.0 * 197.0)
+            }
+            Profile::Tokens { quadratic, .. } | Profile::Own { quadratic, .. } => {
+                tokens + quadratic * tokens * tokens
+            }
+        }
+    }
+
+    /// The weight of the quadratic term.
+    const fn quadratic(&self) -> f64 {
+        match *self {
+            Profile::Equal | Profile::Decode => 0.0,
+            Profile::Tokens { quadratic, .. } | Profile::Own { quadratic, .. } => quadratic,
+        }
+    }
 }
 
 /// Models whose token formula is built in; `sched::tokens` has the formulas and their sources.
@@ -116,6 +212,12 @@ pub enum Model {
     InternVl,
     /// VideoMAE: by frames kept and size kept.
     VideoMae,
+    /// ViViT-B: by frames kept and size kept.
+    Vivit,
+    /// TimeSformer: by frames kept; its attention is divided.
+    TimeSformer,
+    /// SlowFast: no tokens, but the pixels of both pathways.
+    SlowFast,
 }
 
 /// What happens to a sample that cannot be decoded.
@@ -197,27 +299,56 @@ impl StreamOptions {
             let found = self.micro_batch.to_string();
             return Err(BadOption { option: "micro_batch", found, wanted: "a divisor of batch_size" });
         }
-        if let Balance::Free { most } = self.balance
-            && !(self.batch_size..=MAX_BATCH).contains(&most)
-        {
-            let wanted = "from batch_size to 16384 samples";
-            return Err(BadOption { option: "balance.free.most", found: most.to_string(), wanted });
+        self.check_balance()?;
+        let quadratic = self.profile.quadratic();
+        if !(quadratic.is_finite() && quadratic >= 0.0) {
+            let (option, found) = ("profile.quadratic", quadratic.to_string());
+            return Err(BadOption { option, found, wanted: "a number ≥ 0" });
         }
-        if let Profile::Tokens { quadratic, .. } = self.profile
-            && !(quadratic.is_finite() && quadratic >= 0.0)
+        if let Profile::Own { formula, .. } = self.profile
+            && (formula.stride == 0 || !formula.fps.is_finite() || formula.fps < 0.0)
         {
-            return Err(BadOption {
-                option: "profile.quadratic",
-                found: quadratic.to_string(),
-                wanted: "a number ≥ 0",
-            });
+            let found = format!("stride {} and fps {}", formula.stride, formula.fps);
+            return Err(BadOption { option: "profile.formula", found, wanted: "a stride ≥ 1 and an fps ≥ 0" });
         }
+        self.check_mix()?;
         self.transform.check()
+    }
+
+    fn check_balance(&self) -> Result<(), BadOption> {
+        let most = self.largest_batch();
+        if !(self.batch_size..=MAX_BATCH).contains(&most) {
+            let wanted = "from batch_size to 16384 samples";
+            return Err(BadOption { option: "balance.most", found: most.to_string(), wanted });
+        }
+        let Balance::Packed { budget, .. } = self.balance else { return Ok(()) };
+        if budget == 0 {
+            return Err(BadOption { option: "balance.packed.budget", found: "0".into(), wanted: "a token at least" });
+        }
+        if self.micro_batch > 1 {
+            let (option, found) = ("micro_batch", self.micro_batch.to_string());
+            return Err(BadOption { option, found, wanted: "1, as packing makes micro-batches itself" });
+        }
+        Ok(())
+    }
+
+    fn check_mix(&self) -> Result<(), BadOption> {
+        if self.mix.len() > MAX_PARTS {
+            let (option, found) = ("mix", format!("of {} parts", self.mix.len()));
+            return Err(BadOption { option, found, wanted: "at most 256 parts" });
+        }
+        let bad = |p: &&Part| !(p.weight.is_finite() && p.weight > 0.0) || p.rows == 0;
+        let Some(part) = self.mix.iter().find(bad) else { return Ok(()) };
+        let found = format!("{} rows of weight {}", part.rows, part.weight);
+        Err(BadOption { option: "mix", found, wanted: "parts of a row at least and of a weight above 0" })
     }
 
     /// Most samples of a rank in a step.
     pub fn largest_batch(&self) -> u32 {
-        if let Balance::Free { most } = self.balance { most.max(self.batch_size) } else { self.batch_size }
+        match self.balance {
+            Balance::Free { most } | Balance::Packed { most, .. } => most,
+            Balance::None | Balance::Cost => self.batch_size,
+        }
     }
 
     /// Micro-batches of a rank in a step, as the sampler deals them.
@@ -244,3 +375,5 @@ pub const MAX_WORLD: u32 = 4096;
 pub const MAX_BATCH: u32 = 16_384;
 /// Most steps that share their samples: a rank that resumes plans all of them.
 pub const MAX_REGROUP: u32 = 256;
+/// Most parts of a mix: what an epoch's order names in a byte.
+pub const MAX_PARTS: usize = 256;

@@ -61,7 +61,7 @@ pub fn equal_counts(costs: &[f64], ids: &[u64], ranks: usize) -> Vec<u32> {
     if ranks == 1 || each == 0 {
         return home;
     }
-    let mut parts = longest_first(&items(costs, ids), ranks, each);
+    let mut parts = longest_first(&items(costs, ids), &vec![each; ranks]);
     swap_until_even(&mut parts);
     let deal = ranks_of(&parts, costs.len());
     let worst = |deal: &[u32]| heaviest(costs, deal, ranks);
@@ -83,15 +83,29 @@ struct Parts {
     loads: Vec<f64>,
 }
 
+/// Deals items so that each rank gets the number of them that `counts` gives it, of as equal a cost as can be.
+/// Answers the rank of each item.
+///
+/// # Panics
+/// When `counts` does not add up to the items, or `ids` is not as long as `costs`.
+pub fn with_counts(costs: &[f64], ids: &[u64], counts: &[usize]) -> Vec<u32> {
+    assert_eq!(counts.iter().sum::<usize>(), costs.len(), "the counts add up to the items");
+    let mut parts = longest_first(&items(costs, ids), counts);
+    swap_until_even(&mut parts);
+    ranks_of(&parts, costs.len())
+}
+
 /// Each item, heaviest first, to the lightest part that has room for one more.
-fn longest_first(sorted: &[Item], parts: usize, room: usize) -> Parts {
+fn longest_first(sorted: &[Item], rooms: &[usize]) -> Parts {
+    let parts = rooms.len();
     let mut out = Parts { items: vec![Vec::new(); parts], loads: vec![0.0; parts] };
-    let mut lightest: BinaryHeap<Reverse<(Load, usize)>> = (0..parts).map(|p| Reverse((Load(0.0), p))).collect();
+    let mut lightest: BinaryHeap<Reverse<(Load, usize)>> =
+        (0..parts).filter(|p| rooms[*p] > 0).map(|p| Reverse((Load(0.0), p))).collect();
     for item in sorted {
         let Some(Reverse((_, part))) = lightest.pop() else { break };
         out.items[part].push(*item);
         out.loads[part] += item.cost;
-        if out.items[part].len() < room {
+        if out.items[part].len() < rooms[part] {
             lightest.push(Reverse((Load(out.loads[part]), part)));
         }
     }
@@ -177,7 +191,7 @@ pub fn free_counts(costs: &[f64], ids: &[u64], home: &[u32], ranks: usize, most:
 /// When `ids` is not as long as `costs`, or there is no room for all.
 pub fn largest_first(costs: &[f64], ids: &[u64], ranks: usize, room: usize) -> Vec<u32> {
     assert!(costs.len() <= ranks.saturating_mul(room), "{} items, {ranks} ranks of {room}", costs.len());
-    ranks_of(&longest_first(&items(costs, ids), ranks, room), costs.len())
+    ranks_of(&longest_first(&items(costs, ids), &vec![room; ranks]), costs.len())
 }
 
 fn ranks_of(parts: &Parts, count: usize) -> Vec<u32> {

@@ -82,7 +82,7 @@ proptest! {
     fn longest_first_keeps_grahams_bound(ranks in 1usize..5, n in 1usize..11, seed: u64) {
         let mut noise = Noise::new(seed);
         let costs: Vec<f64> = (0..n).map(|_| noise.lognormal(1.0)).collect();
-        let parts = longest_first(&items(&costs, &ids(n)), ranks, n);
+        let parts = longest_first(&items(&costs, &ids(n)), &vec![n; ranks]);
         let worst = parts.loads.iter().copied().fold(0.0, f64::max);
         let bound = 4.0 / 3.0 - 1.0 / (3.0 * ranks as f64);
         prop_assert!(worst <= bound * optimum(&costs, ranks, n) * (1.0 + 1e-9));

@@ -102,16 +102,19 @@ fn decoded(facts: &Facts, transform: &Transform) -> f64 {
     }
 }
 
-/// What a sample costs the rank that receives it, in the profile's unit.
-pub fn profile_cost(profile: Profile, facts: &Facts, transform: &Transform, work: &Work) -> f64 {
+/// The profile's tokens of a sample: 1 where all are alike, milliseconds of decoding where that is what counts.
+pub fn tokens_of(profile: Profile, facts: &Facts, transform: &Transform, work: &Work) -> f64 {
     match profile {
         Profile::Equal => 1.0,
         Profile::Decode => work.prior_ms(),
-        Profile::Tokens { model, quadratic } => {
-            let s = tokens::tokens(model, facts, transform) as f64;
-            s + quadratic * s * s
-        }
+        Profile::Tokens { model, .. } => tokens::tokens(model, facts, transform) as f64,
+        Profile::Own { formula, .. } => tokens::own(&formula, facts) as f64,
     }
+}
+
+/// What a sample costs the rank that receives it, in the profile's unit.
+pub fn profile_cost(profile: Profile, facts: &Facts, transform: &Transform, work: &Work) -> f64 {
+    profile.cost(tokens_of(profile, facts, transform, work))
 }
 
 /// [`Work`] and [`profile_cost`] of a clip under a stream's options.
@@ -185,5 +188,9 @@ mod tests {
         assert_eq!(cost(0.0), 2100.0);
         assert_eq!(cost(0.5), 2100.0 + 0.5 * 2100.0 * 2100.0);
         assert_eq!(profile_cost(Profile::Equal, &facts, &t, &work), 1.0);
+        // Divided attention: 196·T² and T·197² pairs for the 16 frames kept.
+        let divided = Profile::Tokens { model: Model::TimeSformer, quadratic: 1.0 };
+        let pairs = 196.0 * 16.0 * 16.0 + 16.0 * 197.0 * 197.0;
+        assert_eq!(profile_cost(divided, &facts, &t, &work), 16.0 * 196.0 + 1.0 + pairs);
     }
 }

@@ -50,6 +50,14 @@ pub trait Catalog: Send + Sync {
     fn chunks(&self, _row: u64, _epoch: u32, _options: &StreamOptions) -> Vec<Chunk> {
         Vec::new()
     }
+    /// The profile's tokens of the `i`-th deliverable sample; what it costs is [`Profile::cost`] of them, unless
+    /// [`appraise`](Self::appraise) knows better.
+    ///
+    /// [`Profile::cost`]: crate::proto::options::Profile::cost
+    fn tokens(&self, i: u64, options: &StreamOptions) -> f64 {
+        let (facts, transform) = (self.facts(i), &options.transform);
+        cost::tokens_of(options.profile, &facts, transform, &Work::of(&facts, transform))
+    }
     /// Samples of a micro-batch of each shape, where only samples of one shape can share one; none is more than the
     /// options' micro-batch. Empty where all samples are alike.
     fn shapes(&self) -> &[u32] {
@@ -205,7 +213,7 @@ pub enum Event {
 }
 
 /// One sample of a batch, in the order of the batch.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Place {
     /// Row in the manifest.
     pub sample: u64,
@@ -215,6 +223,12 @@ pub struct Place {
     pub home_rank: u32,
     /// Its cost in the profile's unit.
     pub cost: f64,
+    /// The profile's tokens of it.
+    pub tokens: f64,
+    /// Samples of the step that the sampler dealt to `home_rank`, times the ranks that it dealt any to.
+    pub home_share: u64,
+    /// The packed sequence of the batch that it is in; 0 where samples are not packed.
+    pub bin: u16,
 }
 
 /// What is to be done.
@@ -239,6 +253,10 @@ pub enum Decision {
         global: u32,
         /// Sum of costs of the mean rank in this step.
         mean_cost: f64,
+        /// Tokens of this step over all ranks.
+        tokens: f64,
+        /// Packed sequences of each rank in this step; 0 where samples are not packed.
+        bins: u16,
     },
     /// The iteration has no batch at or after this step.
     End {

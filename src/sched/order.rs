@@ -8,6 +8,10 @@ use std::sync::Arc;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use super::event::Catalog;
+use super::mix::Mix;
+use crate::proto::options::StreamOptions;
+
 /// Most samples of an epoch: an index takes four bytes.
 pub const MAX_SAMPLES: u64 = u32::MAX as u64;
 
@@ -31,6 +35,11 @@ impl Permutation {
     /// The order of `samples` samples in `epoch` under `seed`.
     pub fn shuffled(samples: u32, seed: u64, epoch: u32) -> Self {
         Permutation { samples, shuffled: Some(shuffled(samples, seed, epoch).into()) }
+    }
+
+    /// An order that lists its samples, each as often as it likes.
+    pub fn listed(order: Vec<u32>) -> Self {
+        Permutation { samples: order.len() as u32, shuffled: Some(order.into()) }
     }
 
     /// Number of samples.
@@ -89,6 +98,7 @@ pub struct Order {
     samples: u32,
     seed: u64,
     shuffle: bool,
+    mix: Option<Mix>,
     kept: Vec<(u32, Permutation)>,
 }
 
@@ -96,12 +106,26 @@ impl Order {
     /// Orders of `samples` samples; what is beyond [`MAX_SAMPLES`] is not used.
     pub fn new(samples: u64, seed: u64, shuffle: bool) -> Self {
         let samples = samples.min(MAX_SAMPLES) as u32;
-        Order { samples, seed, shuffle, kept: Vec::new() }
+        Order { samples, seed, shuffle, mix: None, kept: Vec::new() }
+    }
+
+    /// The orders that a stream's options make of a catalog's samples.
+    pub fn of(options: &StreamOptions, catalog: &dyn Catalog) -> Self {
+        let order = Order::new(catalog.len(), options.seed, options.shuffle);
+        match Mix::new(catalog, &options.mix, options.seed, options.shuffle) {
+            Some(mix) => Order { samples: mix.len(), mix: Some(mix), ..order },
+            None => order,
+        }
+    }
+
+    /// Samples of an epoch.
+    pub fn samples(&self) -> u32 {
+        self.samples
     }
 
     /// The order of one epoch.
     pub fn epoch(&mut self, epoch: u32) -> Permutation {
-        if !self.shuffle {
+        if !self.shuffle && self.mix.is_none() {
             return Permutation::identity(self.samples);
         }
         if let Some(found) = self.kept.iter().position(|(e, _)| *e == epoch) {
@@ -110,7 +134,10 @@ impl Order {
         if self.kept.len() == KEPT {
             self.kept.remove(0);
         }
-        let order = Permutation::shuffled(self.samples, self.seed, epoch);
+        let order = match &self.mix {
+            Some(mix) => mix.epoch(epoch),
+            None => Permutation::shuffled(self.samples, self.seed, epoch),
+        };
         self.kept.push((epoch, order.clone()));
         order
     }

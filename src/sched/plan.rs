@@ -8,6 +8,7 @@ use super::balance;
 use super::cost::Work;
 use super::event::{Catalog, Place};
 use super::order;
+use super::pack::{self, Items, Packed};
 use super::regroup::{Candidate, like_costs};
 use super::units::Units;
 use crate::proto::options::{Balance, Profile, StreamOptions};
@@ -35,6 +36,10 @@ pub struct StepPlan {
     pub mean_cost: f64,
     /// Cost of the heaviest rank.
     pub max_cost: f64,
+    /// Tokens of all ranks.
+    pub tokens: f64,
+    /// Packed sequences of each rank; 0 where samples are not packed.
+    pub bins: u16,
 }
 
 /// A micro-batch.
@@ -97,7 +102,8 @@ fn sampled(options: &StreamOptions, catalog: &dyn Catalog, units: &Units, step: 
             let index = u64::from(index);
             let (work, cost) = catalog.appraise(index, options);
             let bytes = options.transform.max_bytes(&catalog.facts(index));
-            Planned { place: Place { sample: catalog.row(index), bytes, home_rank, cost }, work }
+            let (sample, tokens) = (catalog.row(index), catalog.tokens(index, options));
+            Planned { place: Place { sample, bytes, home_rank, cost, tokens, home_share: 0, bin: 0 }, work }
         };
         let samples: Vec<Planned> = units.unit(u64::from(step) * count + n).map(planned).collect();
         Piece { cost: samples.iter().map(|p| p.place.cost).sum(), samples }
@@ -119,21 +125,65 @@ fn deal(options: &StreamOptions, pieces: &[Piece]) -> Vec<u32> {
             let most = most / options.micro_batch.max(1);
             balance::free_counts(&costs, &ids, &home(), world, (most as usize).max(each))
         }
+        Balance::Packed { .. } => packed(options, pieces).places.into_iter().map(|(rank, _)| rank).collect(),
         _ => balance::equal_counts(&costs, &ids, world),
     }
 }
 
+/// Packs a step's samples, each a micro-batch.
+fn packed(options: &StreamOptions, pieces: &[Piece]) -> Packed {
+    let Balance::Packed { budget, most } = options.balance else {
+        return Packed { places: Vec::new(), bins: 0 };
+    };
+    let of = |value: fn(&Place) -> f64| -> Vec<f64> {
+        pieces.iter().map(|p| p.samples.iter().map(|s| value(&s.place)).sum()).collect()
+    };
+    let (tokens, costs) = (of(|p| p.tokens), of(|p| p.cost));
+    let ids: Vec<u64> = pieces.iter().map(Piece::id).collect();
+    let each = options.units().max(1) as usize;
+    // After regrouping a step has no ranks of its own any more: its places are dealt in turn.
+    let home: Vec<u32> = (0..pieces.len()).map(|i| (i / each) as u32).collect();
+    let items = Items { tokens: &tokens, costs: &costs, ids: &ids, home: &home };
+    pack::pack(&items, options.world as usize, budget.into(), most as usize)
+}
+
 fn dealt(options: &StreamOptions, pieces: Vec<Piece>) -> StepPlan {
     let world = options.world as usize;
-    let deal = deal(options, &pieces);
     let mut ranks = vec![Vec::with_capacity(options.batch_size as usize); world];
-    for (piece, rank) in pieces.into_iter().zip(deal) {
-        ranks[rank as usize].extend(piece.samples);
+    let mut bins = 0;
+    if matches!(options.balance, Balance::Packed { .. }) {
+        let packed = packed(options, &pieces);
+        bins = packed.bins;
+        for (piece, (rank, bin)) in pieces.into_iter().zip(packed.places) {
+            ranks[rank as usize].extend(piece.samples.into_iter().map(|mut p| {
+                p.place.bin = bin;
+                p
+            }));
+        }
+        // Stable: within a sequence the sampler's order.
+        ranks.iter_mut().for_each(|rank: &mut Vec<Planned>| rank.sort_by_key(|p| p.place.bin));
+    } else {
+        let deal = deal(options, &pieces);
+        for (piece, rank) in pieces.into_iter().zip(deal) {
+            ranks[rank as usize].extend(piece.samples);
+        }
     }
+    share_homes(&mut ranks, world);
+    let tokens = ranks.iter().flatten().map(|p| p.place.tokens).sum();
     let loads: Vec<f64> = ranks.iter().map(|r: &Vec<Planned>| r.iter().map(|p| p.place.cost).sum()).collect();
     let mean_cost = loads.iter().sum::<f64>() / world as f64;
     let samples = ranks.iter().map(Vec::len).sum::<usize>() as u32;
-    StepPlan { ranks, samples, mean_cost, max_cost: loads.into_iter().fold(0.0, f64::max) }
+    StepPlan { ranks, samples, mean_cost, max_cost: loads.into_iter().fold(0.0, f64::max), tokens, bins }
+}
+
+/// Tells each sample what its home rank's mean is made of.
+fn share_homes(ranks: &mut [Vec<Planned>], world: usize) {
+    let mut homes = vec![0u64; world];
+    ranks.iter().flatten().for_each(|p| homes[p.place.home_rank as usize] += 1);
+    let with_any = homes.iter().filter(|n| **n > 0).count() as u64;
+    for planned in ranks.iter_mut().flatten() {
+        planned.place.home_share = homes[planned.place.home_rank as usize] * with_any;
+    }
 }
 
 /// The sum over steps of what each one's heaviest rank costs.

@@ -31,6 +31,9 @@ impl Catalog for Costs {
     fn appraise(&self, i: u64, _: &StreamOptions) -> (Work, f64) {
         (Work::default(), self.0[i as usize])
     }
+    fn tokens(&self, i: u64, _: &StreamOptions) -> f64 {
+        (1000.0 * self.0[i as usize]).ceil()
+    }
 }
 
 fn options(world: u32, batch_size: u32, regroup: u32, balance: Balance) -> StreamOptions {
@@ -46,6 +49,8 @@ fn options(world: u32, batch_size: u32, regroup: u32, balance: Balance) -> Strea
         transform: Transform::default(),
         micro_batch: 1,
         regroup,
+        weigh: Default::default(),
+        mix: Vec::new(),
     }
 }
 

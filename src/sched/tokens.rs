@@ -4,7 +4,7 @@
 //! clip, cut and scaled to what that model is trained on. The scaling is exact arithmetic on the descriptor, so
 //! that a deal made from tokens is the same everywhere.
 
-use crate::proto::options::Model;
+use crate::proto::options::{Formula, Model};
 use crate::proto::transform::{Facts, Layout, Transform};
 
 /// Text tokens that CogVideoX puts before each video.
@@ -61,6 +61,34 @@ pub fn video_mae(frames: u64, height: u64, width: u64) -> u64 {
     (frames / 2) * (height / 16) * (width / 16)
 }
 
+/// ViViT-B: tubelets of 2×16×16 and a class token (`projects/vivit`).
+pub fn vivit(frames: u64, height: u64, width: u64) -> u64 {
+    video_mae(frames, height, width) + 1
+}
+
+/// TimeSformer: 14² tokens a frame of 224² and a class token (`timesformer/models/vit.py`).
+pub fn time_sformer(frames: u64) -> u64 {
+    frames * 196 + 1
+}
+
+/// SlowFast has no tokens: pixels of the fast pathway and of the slow one, which sees every fourth frame
+/// (`configs/Kinetics/SLOWFAST_8x8_R50.yaml`).
+pub fn slow_fast(frames: u64, height: u64, width: u64) -> u64 {
+    (frames + frames / 4) * height * width
+}
+
+/// A formula of the user's.
+pub fn own(formula: &Formula, facts: &Facts) -> u64 {
+    let seconds = f64::from(facts.duration_ms) / 1e3;
+    let frames = if formula.fps > 0.0 { (seconds * formula.fps) as u64 } else { u64::from(facts.frames) };
+    let frames = frames.clamp(1, u64::from(formula.most_frames.max(1)));
+    let (height, width) = within(facts.height.into(), facts.width.into(), formula.most_pixels.into());
+    let patches = |side: u64| side.div_ceil(formula.patch.max(1).into());
+    let grid = if formula.patch == 0 { 0 } else { patches(height) * patches(width) };
+    let tokens = latent(frames, formula.stride.max(1).into()) * (u64::from(formula.each) + grid);
+    (tokens + u64::from(formula.text)).max(1)
+}
+
 /// Latent frames of a causal autoencoder that keeps the first frame and packs the rest.
 const fn latent(frames: u64, stride: u64) -> u64 {
     frames.saturating_sub(1) / stride + 1
@@ -87,8 +115,8 @@ fn smart_resize(height: u64, width: u64, unit: u64, least: u64, most: u64) -> (u
 /// Tokens that `model` makes of a clip.
 ///
 /// Generative models take the clip from its start up to the most frames they are trained on, scaled down to their
-/// largest area. LLaVA-Video and InternVL take a frame a second, at most 64 and from 8 to 32. VideoMAE takes what
-/// `transform` keeps.
+/// largest area. LLaVA-Video and InternVL take a frame a second, at most 64 and from 8 to 32. VideoMAE, ViViT,
+/// TimeSformer and SlowFast take what `transform` keeps.
 pub fn tokens(model: Model, facts: &Facts, transform: &Transform) -> u64 {
     let clip = |frames: u64, pixels: u64| {
         let (height, width) = within(u64::from(facts.height), u64::from(facts.width), pixels);
@@ -105,15 +133,21 @@ pub fn tokens(model: Model, facts: &Facts, transform: &Transform) -> u64 {
         Model::LtxVideo => on(ltx_video, clip(257, 704 * 1216)),
         Model::LlavaVideo => llava_video(seconds.clamp(1, 64)),
         Model::InternVl => intern_vl(seconds.clamp(8, 32)),
-        Model::VideoMae => {
-            let [a, b, c, d] = transform.shape(facts).map(u64::from);
-            match transform.layout {
-                Layout::Tchw => video_mae(a, c, d),
-                Layout::Thwc => video_mae(a, b, c),
-            }
-        }
+        Model::VideoMae => on(video_mae, kept(facts, transform)),
+        Model::Vivit => on(vivit, kept(facts, transform)),
+        Model::TimeSformer => time_sformer(kept(facts, transform).0),
+        Model::SlowFast => on(slow_fast, kept(facts, transform)),
     };
     tokens.max(1)
+}
+
+/// Frames, height and width that a transform keeps of a clip.
+fn kept(facts: &Facts, transform: &Transform) -> (u64, u64, u64) {
+    let [a, b, c, d] = transform.shape(facts).map(u64::from);
+    match transform.layout {
+        Layout::Tchw => (a, c, d),
+        Layout::Thwc => (a, b, c),
+    }
 }
 
 /// A size scaled down to at most `pixels` pixels, its aspect ratio kept.
@@ -141,6 +175,24 @@ mod tests {
         assert_eq!(llava_video(1), 210);
         assert_eq!(intern_vl(8), 2_048);
         assert_eq!(video_mae(16, 224, 224), 1_568);
+        assert_eq!(vivit(32, 224, 224), 3_136 + 1);
+        assert_eq!(time_sformer(8), 8 * 196 + 1);
+        assert_eq!(slow_fast(32, 224, 224), (32 + 8) * 224 * 224);
+        // A pair of frames at 2 a second takes 128 to 768 tokens; sides are multiples of 28.
+        assert_eq!(qwen_vl(10_000, 448, 448), 10 * 16 * 16);
+    }
+
+    #[test]
+    fn a_users_formula_gives_what_the_built_in_ones_do() {
+        let facts = Facts { frames: 129, duration_ms: 5_160, width: 1280, height: 720, ..Facts::default() };
+        let t = Transform::default();
+        let hunyuan =
+            Formula { text: 0, stride: 4, each: 0, patch: 16, most_frames: 129, most_pixels: 720 * 1280, fps: 0.0 };
+        assert_eq!(own(&hunyuan, &facts), 118_800);
+        assert_eq!(own(&Formula { text: 256, ..hunyuan }, &facts), 118_800 + 256);
+        let llava = Formula { stride: 1, each: 210, patch: 0, most_frames: 64, fps: 1.0, ..hunyuan };
+        assert_eq!(own(&llava, &facts), tokens(Model::LlavaVideo, &facts, &t));
+        assert_eq!(own(&llava, &Facts::default()), 210, "a frame at least");
     }
 
     #[test]

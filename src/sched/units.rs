@@ -114,6 +114,8 @@ mod tests {
             transform: Transform::default(),
             micro_batch: 4,
             regroup: 1,
+            weigh: Default::default(),
+            mix: Vec::new(),
         }
     }
 

@@ -34,6 +34,8 @@ pub struct Sample {
     pub open_s: f64,
     /// Seconds of an accelerator to compute on it.
     pub compute_s: f64,
+    /// What the scheduler takes that to be before the sample is decoded.
+    pub predicted_s: f64,
 }
 
 impl Sample {
@@ -48,7 +50,7 @@ impl Sample {
     }
 }
 
-/// Samples, as a catalog. A sample's cost is the compute predicted for it.
+/// Samples, as a catalog. A sample's cost and tokens are the compute predicted for it.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
     /// The samples.
@@ -69,7 +71,10 @@ impl Catalog for Trace {
     }
     fn appraise(&self, i: u64, _options: &StreamOptions) -> (Work, f64) {
         let sample = &self.samples[i as usize];
-        (sample.work, sample.compute_s)
+        (sample.work, sample.predicted_s)
+    }
+    fn tokens(&self, i: u64, _options: &StreamOptions) -> f64 {
+        self.samples[i as usize].predicted_s
     }
     fn chunks(&self, row: u64, _epoch: u32, _options: &StreamOptions) -> Vec<Chunk> {
         let Some(sample) = self.samples.get(row as usize) else { return Vec::new() };
@@ -151,10 +156,14 @@ impl Job {
                 decode_s: work.prior_ms() / 1e3 * noise / pace.core_speed,
                 open_s: Work::default().prior_ms() / 1e3 / pace.core_speed,
                 compute_s: if options.profile == Profile::Equal { 1.0 } else { cost },
+                predicted_s: 0.0,
             });
         }
         let mean = samples.iter().map(|s| s.compute_s).sum::<f64>() / samples.len().max(1) as f64;
-        samples.iter_mut().for_each(|s| s.compute_s *= pace.sample_s / mean.max(1e-12));
+        for s in &mut samples {
+            s.compute_s *= pace.sample_s / mean.max(1e-12);
+            s.predicted_s = s.compute_s;
+        }
         // The samples are in the epoch's order already.
         let options = StreamOptions { shuffle: false, drop_last: true, ..options.clone() };
         let moves = if options.balance == Balance::None { Moves::Nothing } else { Moves::MicroBatches };
@@ -162,6 +171,15 @@ impl Job {
         let batch = options.batch_size;
         let trace = Arc::new(Trace { samples, shapes: Vec::new() });
         Job { trace, options, moves, batch, step_base: pace.step_base, steps, warmup, cores }
+    }
+
+    /// The same job where compute is not what was predicted, but that times noise of this deviation.
+    pub fn misjudged(&self, sigma: f64) -> Job {
+        let mut trace = (*self.trace).clone();
+        for (i, s) in (0..).zip(&mut trace.samples) {
+            s.compute_s = s.predicted_s * Draws::new("compute", self.options.seed, i).lognormal(sigma);
+        }
+        Job { trace: Arc::new(trace), ..self.clone() }
     }
 
     /// The micro-batches that move, in the order of the job's first epoch.
@@ -174,6 +192,19 @@ impl Job {
         Units::new(options, &*self.trace, order, 0)
     }
 
+    /// The micro-batches that a rank's samples of a step are made of.
+    pub(super) fn units_in<'a>(&'a self, samples: &'a [u64]) -> impl Iterator<Item = &'a [u64]> {
+        let mut rest = samples;
+        std::iter::from_fn(move || {
+            let first = *rest.first()?;
+            let shape = self.trace.samples[first as usize].shape.and_then(|s| self.trace.shapes.get(s));
+            let size = shape.copied().unwrap_or(self.options.micro_batch).max(1) as usize;
+            let (unit, others) = rest.split_at(size.min(rest.len()));
+            rest = others;
+            Some(unit)
+        })
+    }
+
     /// The same job for a system that knows batches only: each is one task, in the sampler's order.
     pub(super) fn in_batches(&self) -> Job {
         let options = StreamOptions { micro_batch: self.batch, ..self.options.clone() };
@@ -182,11 +213,13 @@ impl Job {
         let merged = |n: u64| {
             let parts: Vec<&Sample> = units.unit(n).map(|i| &self.trace.samples[i as usize]).collect();
             let mut whole = *parts[0];
-            (whole.decode_s, whole.compute_s, whole.out_bytes, whole.count) = (0.0, 0.0, 0, 0);
+            (whole.decode_s, whole.compute_s, whole.predicted_s) = (0.0, 0.0, 0.0);
+            (whole.out_bytes, whole.count) = (0, 0);
             for part in parts {
                 whole.decode_s += part.decode_s;
                 whole.compute_s += part.compute_s;
                 whole.chunks = 1;
+                whole.predicted_s += part.predicted_s;
                 whole.out_bytes += part.out_bytes;
                 whole.count += part.count;
             }

@@ -4,13 +4,15 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use super::job::Job;
-use super::metrics::{Bounds, Outcome, RankStep};
+use super::job::{Job, Sample};
+use super::metrics::{Bounds, Outcome, Placed, RankStep};
 use crate::proto::options::{Balance, Policy, RunOptions, StreamOptions};
 use crate::proto::transform::Span;
 use crate::sched::event::{
     Decision, Event, Measured, Place, Scheduler, ServerId, StreamId, TicketId, Time, WorkerId,
 };
+use crate::sched::record::Line;
+use crate::sched::second::{self, How, Item, Site, Terms};
 use crate::sched::{Engine, EngineOptions};
 
 /// A system to be compared.
@@ -40,6 +42,34 @@ impl System {
     pub const HELIX: System = System::Helix { balance: true, regroup: 1 };
 }
 
+/// What bytes that leave a server have to go through.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Link {
+    /// Bytes a second that a server takes in; they come one after the other.
+    pub bandwidth: f64,
+    /// Seconds on top.
+    pub latency: f64,
+}
+
+/// How those at work slow each other: with `n` of them each takes `1 + α(n−1) + βn(n−1)` times as long.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Contention {
+    /// The workers of a server.
+    Workers {
+        /// α.
+        alpha: f64,
+        /// β.
+        beta: f64,
+    },
+    /// The servers, each counted by the share of its workers at work: they share storage or network.
+    Servers {
+        /// α.
+        alpha: f64,
+        /// β.
+        beta: f64,
+    },
+}
+
 /// The machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
@@ -51,15 +81,36 @@ pub struct Setup {
     pub depth: u32,
     /// Milliseconds of decoding from which on this scheduler may cut a clip; 0 = never.
     pub split_ms: u32,
-    /// How workers of a server slow each other: with `n` at work each takes `1 + α(n−1) + βn(n−1)` times as long.
-    pub contention: Option<(f64, f64)>,
+    /// How those at work slow each other.
+    pub contention: Option<Contention>,
+    /// What a sample goes through that is decoded on another server than its rank's; nothing on one box.
+    pub link: Option<Link>,
+    /// Whether Helix knows deadlines; else it serves in the order of the ranks' batches.
+    pub deadlines: bool,
+    /// Whether the scheduler is told which server a worker or a rank is on.
+    pub locality: bool,
+    /// Whether, and on what terms, samples move once more when they are decoded.
+    pub second: Option<Terms>,
+    /// Whether to note where each ticket was done.
+    pub trace: bool,
 }
 
 impl Setup {
     /// As many batches in flight as PyTorch has with twelve workers, or with fewer, if a rank has fewer.
     pub fn new(system: System) -> Self {
         let depth = if let System::Native { workers } = system { 2 * u32::from(workers) + 1 } else { 25 };
-        Setup { system, servers: 4, depth, split_ms: RunOptions::default().split_ms, contention: None }
+        Setup {
+            system,
+            servers: 4,
+            depth,
+            split_ms: RunOptions::default().split_ms,
+            contention: None,
+            link: None,
+            deadlines: true,
+            locality: true,
+            second: None,
+            trace: false,
+        }
     }
 }
 
@@ -74,8 +125,19 @@ fn ns(seconds: f64) -> Time {
 }
 
 enum Wake {
-    Piece { worker: WorkerId, ticket: TicketId, left: u32 },
-    Computed { rank: usize },
+    Piece {
+        worker: WorkerId,
+        ticket: TicketId,
+        left: u32,
+    },
+    /// A sample has come over the link.
+    Arrived {
+        ticket: TicketId,
+        wall_us: u32,
+    },
+    Computed {
+        rank: usize,
+    },
     Tick,
 }
 
@@ -117,23 +179,37 @@ struct Machine<'a> {
     queues: Vec<VecDeque<TicketId>>,
     tickets: BTreeMap<TicketId, Ticket>,
     busy: Vec<u32>,
+    /// When each server's link is free.
+    links: Vec<Time>,
     ranks: Vec<Rank>,
     steps: Vec<Vec<RankStep>>,
     outcome: Outcome,
+    /// What a daemon would have recorded, if that was asked for.
+    lines: Option<Vec<Line>>,
 }
 
 /// Runs a job on a machine, and says what came of it.
 pub fn simulate(job: &Job, bounds: &Bounds, setup: Setup) -> Outcome {
+    run(job, bounds, setup, None).0
+}
+
+/// As [`simulate`], with the lines that a daemon would have recorded.
+pub fn simulate_recorded(job: &Job, bounds: &Bounds, setup: Setup) -> (Outcome, Vec<Line>) {
+    let (outcome, lines) = run(job, bounds, setup, Some(Vec::new()));
+    (outcome, lines.unwrap_or_default())
+}
+
+fn run(job: &Job, bounds: &Bounds, setup: Setup, lines: Option<Vec<Line>>) -> (Outcome, Option<Vec<Line>>) {
     let whole = if setup.system == (System::Pool { batches: true }) { Some(job.in_batches()) } else { None };
     let job = whole.as_ref().unwrap_or(job);
-    let mut machine = Machine::new(job, setup);
+    let mut machine = Machine { lines, ..Machine::new(job, setup) };
     machine.open();
     while machine.steps.len() < job.steps as usize && machine.turn() {}
-    let Machine { steps, mut outcome, .. } = machine;
+    let Machine { steps, mut outcome, lines, .. } = machine;
     if !steps.is_empty() {
         outcome.count(&steps, job.warmup, bounds);
     }
-    outcome
+    (outcome, lines)
 }
 
 impl<'a> Machine<'a> {
@@ -148,9 +224,11 @@ impl<'a> Machine<'a> {
             queues: vec![VecDeque::new(); job.cores as usize],
             tickets: BTreeMap::new(),
             busy: vec![0; setup.servers as usize],
+            links: vec![0; setup.servers as usize],
             ranks: (0..job.options.world).map(|_| rank()).collect(),
             steps: Vec::new(),
             outcome: Outcome::default(),
+            lines: None,
             setup,
             job,
         }
@@ -159,6 +237,11 @@ impl<'a> Machine<'a> {
     /// The server of a worker or of a rank, of so many: they are spread evenly.
     fn server(&self, index: usize, of: usize) -> u16 {
         (index * self.setup.servers as usize / of.max(1)) as u16
+    }
+
+    /// The server that the scheduler is told.
+    fn told(&self, server: u16) -> ServerId {
+        ServerId(if self.setup.locality { server } else { 0 })
     }
 
     fn open(&mut self) {
@@ -171,7 +254,8 @@ impl<'a> Machine<'a> {
             System::Pool { .. } => (Policy::Pool, cores, as_dealt),
             System::Helix { balance, regroup } => {
                 let balance = if balance { base.balance } else { Balance::None };
-                (Policy::Helix, cores, StreamOptions { balance, regroup, ..base })
+                let policy = if self.setup.deadlines { Policy::Helix } else { Policy::Pool };
+                (policy, cores, StreamOptions { balance, regroup, ..base })
             }
         };
         let (max_batches, split_ms) = (self.setup.depth, self.setup.split_ms);
@@ -183,11 +267,11 @@ impl<'a> Machine<'a> {
             // A rank's own workers, numbered in turn, are on its server.
             let place = if policy == Policy::Local { worker as usize % world as usize } else { worker as usize };
             let of = if policy == Policy::Local { world as usize } else { workers as usize };
-            let server = ServerId(self.server(place, of));
+            let server = self.told(self.server(place, of));
             self.tell(Event::WorkerUp { worker: WorkerId(worker), server });
         }
         for rank in 0..world {
-            let server = ServerId(self.server(rank as usize, world as usize));
+            let server = self.told(self.server(rank as usize, world as usize));
             self.tell(Event::RankStarted { stream: STREAM, rank, server, iter: ITER, epoch: 0, step: 0 });
         }
     }
@@ -205,18 +289,28 @@ impl<'a> Machine<'a> {
         match what {
             Wake::Piece { worker, ticket, left: 0 } => self.done(worker, ticket),
             Wake::Piece { worker, ticket, left } => self.piece(worker, ticket, left),
+            Wake::Arrived { ticket, wall_us } => self.arrived(ticket, wall_us),
             Wake::Computed { rank } => self.computed(rank),
             Wake::Tick => self.tell(Event::Tick),
         }
         true
     }
 
+    fn record(&mut self, line: impl FnOnce() -> Option<Line>) {
+        if let Some(lines) = &mut self.lines {
+            lines.extend(line());
+        }
+    }
+
     fn tell(&mut self, event: Event) {
         let mut todo = VecDeque::from([event]);
         let mut out = Vec::new();
         while let Some(event) = todo.pop_front() {
+            let now = self.now;
+            self.record(|| Line::of_event(now, &event));
             self.engine.handle(self.now, event, &mut out);
             for decision in out.drain(..) {
+                self.record(|| Line::of_decision(now, &decision));
                 match decision {
                     Decision::Grant { stream, rank, iter, step, places, .. } => {
                         self.granted(rank as usize, step, &places);
@@ -269,12 +363,17 @@ impl<'a> Machine<'a> {
         let Some(&ticket) = self.queues[worker.0 as usize].front() else { return };
         let server = self.server_of(worker);
         self.busy[server] += 1;
-        let home = self.server(self.tickets.get(&ticket).map_or(0, |t| t.rank), self.ranks.len());
+        let home = self.home_of(ticket);
         if let Some(t) = self.tickets.get_mut(&ticket) {
             t.begun = self.now;
-            if server != home as usize {
-                let sample = &self.job.trace.samples[t.sample as usize];
-                self.outcome.cross_bytes += (sample.out_bytes as f64 * sample.share(t.part)) as u64;
+            let sample = &self.job.trace.samples[t.sample as usize];
+            let (bytes, work_s) = ((sample.out_bytes as f64 * sample.share(t.part)) as u64, sample.part_s(t.part));
+            if server != home {
+                self.outcome.cross_bytes += bytes;
+            }
+            if self.setup.trace {
+                let (home, server) = (home as u16, server as u16);
+                self.outcome.placed.push(Placed { step: t.step, home, server, bytes, work_s });
             }
         }
         let pieces = if self.setup.contention.is_some() { PIECES } else { 1 };
@@ -285,11 +384,17 @@ impl<'a> Machine<'a> {
     fn piece(&mut self, worker: WorkerId, ticket: TicketId, left: u32) {
         let Some(t) = self.tickets.get(&ticket) else { return };
         let alone = self.job.trace.samples[t.sample as usize].part_s(t.part);
+        let slowed = |alpha: f64, beta: f64, n: f64| {
+            alone / f64::from(PIECES) * (1.0 + alpha * (n - 1.0) + beta * n * (n - 1.0))
+        };
         let time = match self.setup.contention {
             None => alone,
-            Some((alpha, beta)) => {
-                let n = f64::from(self.busy[self.server_of(worker)]);
-                alone / f64::from(PIECES) * (1.0 + alpha * (n - 1.0) + beta * n * (n - 1.0))
+            Some(Contention::Workers { alpha, beta }) => {
+                slowed(alpha, beta, f64::from(self.busy[self.server_of(worker)]))
+            }
+            Some(Contention::Servers { alpha, beta }) => {
+                let each = f64::from(self.job.cores) / f64::from(self.setup.servers);
+                slowed(alpha, beta, (self.busy.iter().sum::<u32>() as f64 / each).max(1.0))
             }
         };
         self.at(self.now + ns(time), Wake::Piece { worker, ticket, left: left - 1 });
@@ -299,12 +404,35 @@ impl<'a> Machine<'a> {
         let server = self.server_of(worker);
         self.busy[server] -= 1;
         self.queues[worker.0 as usize].pop_front();
-        let Some(t) = self.tickets.remove(&ticket) else { return };
+        let Some(t) = self.tickets.get(&ticket) else { return };
         self.outcome.tickets += 1;
         self.outcome.decode_s += (self.now - t.begun) as f64 / 1e9;
         let wall_us = ((self.now - t.begun) / 1_000).max(1) as u32;
+        let sample = &self.job.trace.samples[t.sample as usize];
+        let bytes = (sample.out_bytes as f64 * sample.share(t.part)) as u64;
         // The next ticket is begun before the scheduler hears of the end, as on a live worker.
         self.begin(worker);
+        let home = self.home_of(ticket);
+        match self.setup.link {
+            Some(link) if server != home => {
+                // It is sent while the worker goes on.
+                let from = self.links[home].max(self.now);
+                self.links[home] = from + ns(bytes as f64 / link.bandwidth);
+                self.at(self.links[home] + ns(link.latency), Wake::Arrived { ticket, wall_us });
+            }
+            _ => self.arrived(ticket, wall_us),
+        }
+    }
+
+    /// The server of the rank that a ticket is for.
+    fn home_of(&self, ticket: TicketId) -> usize {
+        let rank = self.tickets.get(&ticket).map_or(0, |t| t.rank);
+        self.server(rank, self.ranks.len()).into()
+    }
+
+    /// A sample is in its rank's memory.
+    fn arrived(&mut self, ticket: TicketId, wall_us: u32) {
+        let Some(t) = self.tickets.remove(&ticket) else { return };
         let measured = Measured { wall_us, cpu_us: wall_us, ..Measured::default() };
         self.tell(Event::TicketDone { ticket, measured });
         if let Some(batch) = self.ranks[t.rank].batches.iter_mut().find(|b| b.step == t.step) {
@@ -321,7 +449,40 @@ impl<'a> Machine<'a> {
         let Some(Batch { left: 0, samples, .. }) = r.batches.front().filter(|_| r.got.is_none()) else { return };
         let compute: f64 = samples.iter().map(|s| self.job.trace.samples[*s as usize].compute_s).sum();
         r.got = Some(self.now);
-        self.at(self.now + ns(self.job.step_base + compute), Wake::Computed { rank });
+        match self.setup.second {
+            None => self.at(self.now + ns(self.job.step_base + compute), Wake::Computed { rank }),
+            Some(terms) if self.ranks.iter().all(|r| r.got.is_some()) => self.even_out(&terms),
+            Some(_) => {}
+        }
+    }
+
+    /// All ranks have their batches: what they really cost is known, and they are evened out before they are computed.
+    fn even_out(&mut self, terms: &Terms) {
+        let last = self.now;
+        let mut items = Vec::new();
+        for (rank, r) in (0..).zip(&self.ranks) {
+            let Some(Batch { samples, .. }) = r.batches.front() else { return };
+            // Who had to wait for the others has uploaded in the meantime; who came last has not.
+            let site = if r.got == Some(last) { Site::Host } else { Site::Device };
+            for (slot, unit) in (0..).zip(self.job.units_in(samples)) {
+                let of = |value: fn(&Sample) -> f64| {
+                    unit.iter().map(|s| value(&self.job.trace.samples[*s as usize])).sum()
+                };
+                let (cost, bytes): (f64, f64) = (of(|s| s.compute_s), of(|s| s.out_bytes as f64));
+                items.push(Item { rank, slot, cost, bytes: bytes as u64, site });
+            }
+        }
+        let plan = second::plan(&items, self.ranks.len() as u32, terms);
+        self.outcome.moved_bytes += plan.moves.iter().filter(|m| m.how == How::Copy).map(|m| m.bytes).sum::<u64>();
+        self.outcome.plans += u32::from(!plan.is_empty());
+        let mut loads = vec![self.job.step_base + plan.transfer; self.ranks.len()];
+        for item in &items {
+            let moved = plan.moves.iter().find(|m| (m.from, m.slot) == (item.rank, item.slot));
+            loads[moved.map_or(item.rank, |m| m.to) as usize] += item.cost;
+        }
+        for (rank, load) in loads.into_iter().enumerate() {
+            self.at(last + ns(load), Wake::Computed { rank });
+        }
     }
 
     /// The step ends when the last rank has computed.

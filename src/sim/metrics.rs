@@ -46,6 +46,27 @@ pub struct Outcome {
     pub steps: u32,
     /// Tickets done.
     pub tickets: u64,
+    /// Steps in which samples moved once more after they were decoded.
+    pub plans: u32,
+    /// Bytes that were copied between devices then.
+    pub moved_bytes: u64,
+    /// Where each ticket was done, if that was asked for.
+    pub placed: Vec<Placed>,
+}
+
+/// A ticket that was done.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Placed {
+    /// Step of its batch.
+    pub step: u32,
+    /// Server of its rank.
+    pub home: u16,
+    /// Server of its worker.
+    pub server: u16,
+    /// Bytes of the prepared sample.
+    pub bytes: u64,
+    /// Seconds of a core, undisturbed.
+    pub work_s: f64,
 }
 
 fn seconds(ns: u64) -> f64 {

@@ -2,18 +2,20 @@
 //!
 //! The engine is the daemon's own; only the driver differs. [`workload`] draws clips from a workload's
 //! distributions into a [`job`], which a manifest can be made into as well; [`machine`] is the box (workers that decode, ranks that compute and wait for each other),
-//! [`metrics`] the arithmetic, with the bounds that no loader can beat. This room knows `sched` and `proto`; it
+//! [`metrics`] the arithmetic, with the bounds that no loader can beat, [`replay`] makes a job of a recorded run. This room knows `sched` and `proto`; it
 //! does no I/O and is a pure function of workload, set-up and seed.
 
 pub mod job;
 pub mod machine;
 pub mod metrics;
 mod random;
+pub mod replay;
 pub mod workload;
 
 pub use job::{Job, Pace};
-pub use machine::{Setup, System, simulate};
-pub use metrics::{Bounds, Outcome};
+pub use machine::{Contention, Link, Setup, System, simulate, simulate_recorded};
+pub use metrics::{Bounds, Outcome, Placed};
+pub use replay::{BadRecording, Recording};
 pub use workload::{BadSuite, Suite, Workload};
 
 #[cfg(test)]

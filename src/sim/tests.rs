@@ -1,6 +1,8 @@
 //! The simulator against what can be worked out by hand.
 
 use super::*;
+use crate::proto::transform::Facts;
+use crate::sched::second::Terms;
 
 /// Clips that all take the same to decode, `.02 + frames · frame_ms` seconds, and .1 s to compute.
 fn constant(ranks: u32, cores: u32, batch: u32, frame_ms: f64) -> Workload {
@@ -58,7 +60,11 @@ fn equal_costs_come_out_as_worked_out() {
 fn neighbours_slow_each_other_by_the_law() {
     let workload = constant(1, 12, 4, 5.0);
     let (alpha, beta) = (0.02, 0.003);
-    let setup = Setup { servers: 1, contention: Some((alpha, beta)), ..Setup::new(System::Pool { batches: false }) };
+    let setup = Setup {
+        servers: 1,
+        contention: Some(Contention::Workers { alpha, beta }),
+        ..Setup::new(System::Pool { batches: false })
+    };
     let slow = 1.0 + alpha * 11.0 + beta * 12.0 * 11.0;
     let run = run(&workload, setup, 1, 200);
     near(run.throughput, 12.0 / 1.42 / slow);
@@ -125,4 +131,87 @@ fn batches_of_one_shape_come_whole() {
 #[test]
 fn a_file_without_workloads_is_refused() {
     assert!(Suite::parse("{}").is_err());
+}
+
+#[test]
+fn what_is_misjudged_is_evened_out_after_decode() {
+    let job = named("internvl-8b").job(1, 60).misjudged(0.4);
+    let bounds = Bounds::new(&job);
+    let rate = |second| simulate(&job, &bounds, Setup { second, ..Setup::new(System::HELIX) });
+    let (without, with) = (rate(None), rate(Some(Terms::BOX)));
+    assert_eq!((without.plans, without.moved_bytes), (0, 0));
+    assert!(with.plans > 0, "{with:?}");
+    assert!(with.throughput > 1.05 * without.throughput, "{} without {}", with.throughput, without.throughput);
+    assert!(with.throughput <= 1.05 * bounds.perfect);
+    // Where nothing is misjudged there is little left to gain, and it costs nothing to look.
+    let known = named("internvl-8b").job(1, 60);
+    let bounds = Bounds::new(&known);
+    let rate = |second| simulate(&known, &bounds, Setup { second, ..Setup::new(System::HELIX) }).throughput;
+    assert!(rate(Some(Terms::BOX)) > 0.98 * rate(None));
+}
+
+#[test]
+fn a_slow_link_is_waited_for_and_a_fast_one_is_not() {
+    let workload = constant(2, 4, 2, 1.0);
+    // Both ranks on one server, two workers on the other.
+    let rate = |link| {
+        let setup = Setup { servers: 2, link, ..Setup::new(System::Pool { batches: false }) };
+        run(&workload, setup, 1, 300).throughput
+    };
+    let (none, fast) = (rate(None), rate(Some(Link { bandwidth: 1e12, latency: 1e-6 })));
+    near(fast, none);
+    let bytes = workload.draw(1, 0).out_bytes as f64;
+    // A sample every .3 s and server would cross; the link takes a second for one.
+    let slow = rate(Some(Link { bandwidth: bytes, latency: 0.0 }));
+    assert!(slow < 0.8 * none, "{slow}, without a link {none}");
+}
+
+#[test]
+fn without_locality_more_bytes_cross() {
+    let workload = constant(8, 32, 2, 1.0);
+    let bytes = |locality| run(&workload, Setup { locality, ..Setup::new(System::HELIX) }, 1, 200).cross_bytes;
+    assert!(bytes(true) * 2 < bytes(false), "{} of {}", bytes(true), bytes(false));
+}
+
+#[test]
+fn a_replay_of_a_recorded_run_comes_out_as_the_run_did() {
+    for (name, system) in [
+        ("internvl-8b", System::HELIX),
+        ("slowfast-r50", System::HELIX),
+        ("qwen2.5-vl-7b", System::Pool { batches: false }),
+        ("open-sora-2", System::Native { workers: 12 }),
+    ] {
+        let job = named(name).job(4, 60);
+        let setup = Setup::new(system);
+        let (run, lines) = machine::simulate_recorded(&job, &Bounds::new(&job), setup);
+        // As it would be read from a file.
+        let text: Vec<String> = lines.iter().map(|l| serde_json::to_string(l).expect("a line")).collect();
+        let lines = text.iter().map(|l| serde_json::from_str(l).expect("a line"));
+        let recording = Recording::read(lines, |row| job.trace.samples[row as usize].facts).expect("a recording");
+        assert_eq!(recording.setup.servers, 4, "{name}");
+        let replay = |workers: u16| {
+            let (job, setup) = recording.with_workers(workers);
+            simulate(&job, &Bounds::new(&job), setup)
+        };
+        let again = replay(recording.workers).throughput;
+        let off = again / recording.throughput - 1.0;
+        assert!(off.abs() < 0.1, "{name}: {again}, recorded {}", recording.throughput);
+        // With a third of the cores the same comes out as if that had been run.
+        let fewer = Job { cores: 32, ..job.clone() };
+        let setup =
+            if let System::Native { .. } = system { Setup::new(System::Native { workers: 4 }) } else { setup };
+        let really = simulate(&fewer, &Bounds::new(&fewer), setup);
+        let off = replay(32).throughput / really.throughput - 1.0;
+        assert!(off.abs() < 0.15, "{name}: off by {off} with a third of the cores");
+        assert!(run.throughput > 0.0);
+    }
+}
+
+#[test]
+fn a_recording_of_nothing_is_refused() {
+    let read = |lines: Vec<crate::sched::record::Line>| Recording::read(lines, |_| Facts::default());
+    assert!(matches!(read(Vec::new()), Err(BadRecording::Empty)));
+    let job = constant(2, 2, 1, 1.0).job(1, 4);
+    let (_, lines) = machine::simulate_recorded(&job, &Bounds::new(&job), Setup::new(System::HELIX));
+    assert!(matches!(read(lines), Err(BadRecording::Short(_))));
 }

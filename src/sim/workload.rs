@@ -186,8 +186,8 @@ impl Workload {
         let decode_s = ms / 1e3 / self.cost("core_speed").max(1e-3);
         let compute_s = fixed + a * tokens + b * tokens * tokens;
         let open_s = self.cost("fixed_ms") / 1e3 / self.cost("core_speed").max(1e-3);
-        let shape = self.shape_of(kept);
-        Sample { facts, work, out_bytes, shape, count: 1, chunks, decode_s, open_s, compute_s }
+        let (shape, predicted_s) = (self.shape_of(kept), compute_s);
+        Sample { facts, work, out_bytes, shape, count: 1, chunks, decode_s, open_s, compute_s, predicted_s }
     }
 
     /// A clip, and the distance of its key frames.
@@ -293,6 +293,8 @@ impl Workload {
             transform: Transform::default(),
             micro_batch: if self.r#move == "microbatch" { self.batch } else { 1 },
             regroup: 1,
+            weigh: Default::default(),
+            mix: Vec::new(),
         };
         Job {
             trace: Arc::new(self.trace(seed, steps)),

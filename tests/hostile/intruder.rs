@@ -77,6 +77,8 @@ pub fn honest_join(manifest: &Manifest) -> Join {
             },
             micro_batch: 1,
             regroup: 1,
+            weigh: Default::default(),
+            mix: Vec::new(),
         },
         run: RunOptions { workers: 2, pin: false, ..RunOptions::default() },
         held: Vec::new(),

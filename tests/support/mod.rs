@@ -248,7 +248,7 @@ pub fn plan(grant: u32, iter: u32, epoch: u32, step: u32) -> Plan {
         len: BYTES,
         grant,
         home_rank: u32::from(slot % 2),
-        reserved: 0,
+        home_share: 8,
         tokens: 10.0,
     });
     Plan { batch, entries: entries.collect() }

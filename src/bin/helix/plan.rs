@@ -1,7 +1,9 @@
 //! `helix plan`: what would happen with these clips, that model and so many cores. The daemon's own scheduler runs
 //! under a virtual clock; decode times are the frozen priors with their noise, compute is what the user says.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
@@ -9,7 +11,8 @@ use helix_shm::manifest::{Manifest, ManifestError};
 use helix_shm::proto::options::{BadOption, Balance, Model, OnError, Profile, StreamOptions};
 use helix_shm::proto::transform::{Resize, Sampling, Transform};
 use helix_shm::sched::event::Catalog;
-use helix_shm::sim::{Bounds, Job, Outcome, Pace, Setup, System, simulate};
+use helix_shm::sched::record;
+use helix_shm::sim::{BadRecording, Bounds, Job, Outcome, Pace, Recording, Setup, System, simulate};
 use serde::Serialize;
 
 /// Exit code: 0 done, 2 it could not be done.
@@ -24,8 +27,12 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 8)]
     batch_size: u32,
     /// Compute of a step whose ranks are even, milliseconds
-    #[arg(long, value_name = "MS", value_parser = positive)]
+    #[arg(long, value_name = "MS", value_parser = positive, required_unless_present = "run", default_value_if("run", clap::builder::ArgPredicate::IsPresent, "1"))]
     step_ms: f64,
+    /// A recorded run of this manifest (`helix-shmd --record`, `helix demo --record`): samples, decoding and compute are
+    /// those of the run, and of the options above and below only the numbers of workers count
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["step_ms", "base_ms", "profile", "most", "as_dealt"])]
+    run: Option<PathBuf>,
     /// The part of it that every step takes, whatever is in it
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     base_ms: f64,
@@ -91,6 +98,9 @@ enum Named {
     LlavaVideo,
     InternVl,
     VideoMae,
+    Vivit,
+    TimeSformer,
+    SlowFast,
 }
 
 impl Named {
@@ -107,6 +117,9 @@ impl Named {
             Named::LlavaVideo => Model::LlavaVideo,
             Named::InternVl => Model::InternVl,
             Named::VideoMae => Model::VideoMae,
+            Named::Vivit => Model::Vivit,
+            Named::TimeSformer => Model::TimeSformer,
+            Named::SlowFast => Model::SlowFast,
         };
         Profile::Tokens { model, quadratic }
     }
@@ -120,6 +133,10 @@ enum Failure {
     Option(#[from] BadOption),
     #[error("{} has no clip that can be decoded", .0.display())]
     Empty(PathBuf),
+    #[error("{}: {error}", path.display())]
+    Run { path: PathBuf, error: std::io::Error },
+    #[error("{}: {error}", path.display())]
+    Recording { path: PathBuf, error: BadRecording },
     #[error("base_ms is {base}; wanted from 0 to step_ms, {step}")]
     Base { base: f64, step: f64 },
 }
@@ -176,6 +193,20 @@ struct Report {
     lines: Vec<Line>,
     /// Workers that come within 2 % of what any number would give.
     enough: Option<u16>,
+    /// The recorded run, and what replaying it gives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replay: Option<Replay>,
+}
+
+/// A recorded run beside its replay.
+#[derive(Debug, Serialize)]
+struct Replay {
+    workers: u16,
+    steps: u32,
+    measured_samples_per_s: f64,
+    replayed_samples_per_s: f64,
+    measured_wait_p95_ms: f64,
+    replayed_wait_p95_ms: f64,
 }
 
 pub(crate) fn main(args: &Args) -> ExitCode {
@@ -215,10 +246,15 @@ fn options(args: &Args) -> StreamOptions {
         transform: Transform { frames: args.frames, sampling, resize, ..Transform::default() },
         micro_batch: 1,
         regroup: args.regroup,
+        weigh: Default::default(),
+        mix: Vec::new(),
     }
 }
 
 fn plan(args: &Args) -> Result<Report, Failure> {
+    if let Some(path) = &args.run {
+        return replay(args, path);
+    }
     let options = options(args);
     options.check()?;
     if !(0.0..=args.step_ms).contains(&args.base_ms) {
@@ -229,6 +265,56 @@ fn plan(args: &Args) -> Result<Report, Failure> {
         return Err(Failure::Empty(args.manifest.clone()));
     }
     Ok(report(args, &manifest, &options))
+}
+
+/// What a recorded run would have been with other numbers of workers.
+fn replay(args: &Args, path: &Path) -> Result<Report, Failure> {
+    let manifest = Manifest::open(&args.manifest)?;
+    let file = |error| Failure::Run { path: path.to_owned(), error };
+    let text = BufReader::new(File::open(path).map_err(file)?);
+    let lines: Vec<record::Line> = text
+        .lines()
+        .map(|line| serde_json::from_str(&line?).map_err(std::io::Error::from))
+        .collect::<Result<_, _>>()
+        .map_err(file)?;
+    // Of another manifest nothing would be known.
+    let facts = |row| if row < manifest.len() { manifest.facts(row) } else { Default::default() };
+    let recording =
+        Recording::read(lines, facts).map_err(|error| Failure::Recording { path: path.to_owned(), error })?;
+    let megabytes = |job: &Job| {
+        let count = job.trace.samples.iter().filter(|s| s.count > 0).count();
+        job.trace.samples.iter().map(|s| s.work.megabytes).sum::<f64>() / count.max(1) as f64
+    };
+    let each = megabytes(&recording.job);
+    let run = |workers: u16| {
+        let (job, setup) = recording.with_workers(workers);
+        let bounds = Bounds::new(&job);
+        (simulate(&job, &bounds, setup), bounds)
+    };
+    let line = |workers: u16| {
+        let (run, bounds) = run(workers);
+        Line::of(workers, &run, run.throughput / bounds.unbalanced, each)
+    };
+    let (again, _) = run(recording.workers);
+    let replay = Replay {
+        workers: recording.workers,
+        steps: recording.job.steps,
+        measured_samples_per_s: recording.throughput,
+        replayed_samples_per_s: again.throughput,
+        measured_wait_p95_ms: 1e3 * recording.wait_p95,
+        replayed_wait_p95_ms: 1e3 * again.waits[1],
+    };
+    let lines = workers(args).into_iter().map(line).collect();
+    Ok(Report { lines, enough: enough(|w| run(w).0.throughput), replay: Some(replay) })
+}
+
+/// The numbers of workers to try, ascending.
+fn workers(args: &Args) -> Vec<u16> {
+    let mut workers = args.workers.clone();
+    workers.retain(|w| *w > 0);
+    workers.sort_unstable();
+    workers.dedup();
+    workers
 }
 
 fn report(args: &Args, catalog: &dyn Catalog, options: &StreamOptions) -> Report {
@@ -250,23 +336,26 @@ fn report(args: &Args, catalog: &dyn Catalog, options: &StreamOptions) -> Report
         let (run, bounds) = run(workers);
         // Even compute, whatever decoding takes: what more workers could give at best.
         let compute = f64::from(options.world * options.batch_size) / (args.step_ms / 1e3);
+        Line::of(workers, &run, run.throughput / compute.max(bounds.perfect), megabytes)
+    };
+    let lines = workers(args).into_iter().map(line).collect();
+    Report { lines, enough: enough(|w| run(w).0.throughput), replay: None }
+}
+
+impl Line {
+    fn of(workers: u16, run: &Outcome, of_compute_bound: f64, megabytes: f64) -> Line {
         Line {
             workers,
             samples_per_s: run.throughput,
-            of_compute_bound: run.throughput / compute.max(bounds.perfect),
+            of_compute_bound,
             miss_rate: run.miss_rate,
             wait_p95_ms: 1e3 * run.waits[1],
             wait_max_ms: 1e3 * run.waits[3],
             workers_busy: run.decode_s / (run.run_s * f64::from(workers)).max(1e-9),
             read_mb_per_s: megabytes * run.throughput,
-            binds: Binds::of(&run),
+            binds: Binds::of(run),
         }
-    };
-    let mut workers = args.workers.clone();
-    workers.retain(|w| *w > 0);
-    workers.sort_unstable();
-    workers.dedup();
-    Report { lines: workers.into_iter().map(line).collect(), enough: enough(|w| run(w).0.throughput) }
+    }
 }
 
 /// The fewest workers that come within 2 % of the most that any number gives.
@@ -286,6 +375,18 @@ fn enough(rate: impl Fn(u16) -> f64) -> Option<u16> {
 }
 
 fn print(report: &Report) {
+    if let Some(r) = &report.replay {
+        println!(
+            "recorded: {} steps, {} workers, {:.2} samples/s, p95 wait {:.0} ms; replayed: {:.2} samples/s ({:+.1} %), {:.0} ms",
+            r.steps,
+            r.workers,
+            r.measured_samples_per_s,
+            r.measured_wait_p95_ms,
+            r.replayed_samples_per_s,
+            100.0 * (r.replayed_samples_per_s / r.measured_samples_per_s - 1.0),
+            r.replayed_wait_p95_ms
+        );
+    }
     println!("workers  samples/s  of bound  misses   p95 wait  longest  busy  reads MB/s  what binds");
     for l in &report.lines {
         println!(

@@ -18,6 +18,7 @@ use std::time::Instant;
 use super::cores::Cores;
 use super::histogram::Histogram;
 use super::poller::{Poller, Source};
+use super::record::Recorder;
 use super::regions::Address;
 use super::sessions::{MAX_SESSIONS, SESSION_BELLS, SESSION_LANES, Session};
 use super::workers::Worker;
@@ -142,6 +143,7 @@ pub struct Job {
     unheard: Vec<usize>,
     stats: JobStats,
     empty_since: Instant,
+    recorder: Option<Recorder>,
 }
 
 /// How long what did not fit into a rank's lane waits before it is tried again, nanoseconds.
@@ -203,7 +205,13 @@ impl Job {
             unheard: Vec::new(),
             stats: JobStats::default(),
             empty_since: Instant::now(),
+            recorder: None,
         })
+    }
+
+    /// Keeps a record of the job in a folder.
+    pub fn record_in(&mut self, folder: &Path) {
+        self.recorder = Some(Recorder::open(folder, &self.name));
     }
 
     /// The job's name.

@@ -535,7 +535,5 @@ fn largest_batch(manifest: &Manifest, options: &StreamOptions) -> u64 {
     };
     // With fewer samples than a batch the last one is repeated.
     sizes.resize(n, sizes.last().copied().unwrap_or(0));
-    Regions::needed(
-        &sizes.iter().map(|&bytes| Place { sample: 0, bytes, home_rank: 0, cost: 0.0 }).collect::<Vec<_>>(),
-    )
+    Regions::needed(&sizes.iter().map(|&bytes| Place { bytes, ..Place::default() }).collect::<Vec<_>>())
 }

@@ -14,9 +14,19 @@ use crate::proto::options::OnError;
 use crate::proto::session::{BadSample, ToRank};
 use crate::proto::transform::Span;
 use crate::sched::event::{Decision, Event, Measured, Place, Scheduler, StreamId, TicketId};
+use crate::sched::record::Line;
 
 /// Messages to a rank that may wait for room in its lane, over those of the batches that it holds: some 4 MB.
 const MAX_UNHEARD: usize = 65_536;
+
+/// What a rank is told of the step of all ranks.
+#[derive(Debug, Clone, Copy)]
+struct Whole {
+    global: u32,
+    mean_cost: f64,
+    tokens: f64,
+    bins: u16,
+}
 
 impl Job {
     /// Gives the scheduler what happened and carries out what it decides, until nothing is left of either.
@@ -33,14 +43,22 @@ impl Job {
     }
 
     fn decide(&mut self, event: Event) {
-        self.sched.handle(now(), event, &mut self.scratch);
+        let now = now();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.line(Line::of_event(now, &event));
+        }
+        self.sched.handle(now, event, &mut self.scratch);
+        if let Some(recorder) = &mut self.recorder {
+            self.scratch.iter().for_each(|decision| recorder.line(Line::of_decision(now, decision)));
+        }
         self.decisions.extend(self.scratch.drain(..));
     }
 
     fn carry_out(&mut self, decision: Decision) {
         match decision {
-            Decision::Grant { stream, rank, iter, epoch, step, places, global, mean_cost } => {
-                let granted = self.grant(stream, rank, (iter, epoch, step), &places, global, mean_cost);
+            Decision::Grant { stream, rank, iter, epoch, step, places, global, mean_cost, tokens, bins } => {
+                let whole = Whole { global, mean_cost, tokens, bins };
+                let granted = self.grant(stream, rank, (iter, epoch, step), &places, whole);
                 // The scheduler wants its answer before anything else happens.
                 self.decide(if granted {
                     Event::Granted { stream, rank, iter, step }
@@ -80,8 +98,7 @@ impl Job {
         rank: u32,
         (iter, epoch, step): (u32, u32, u32),
         places: &[Place],
-        global: u32,
-        mean_cost: f64,
+        Whole { global, mean_cost, tokens, bins }: Whole,
     ) -> bool {
         let Some(session) = self.member(stream, rank).and_then(|id| self.sessions.get_mut(&id)) else { return false };
         let Some(grant) = session.regions.grant(iter, epoch, step, places) else { return false };
@@ -90,15 +107,14 @@ impl Job {
         let Some(block) = session.regions.block(grant) else { return false };
         let id = session.id;
         let (offset, len) = (block.offset, block.len);
-        let cost = places.iter().map(|p| p.cost).sum::<f64>() as f32;
-        let head = Head { kind: kind::BATCH, session: id, attempt: 0, slot: places.len() as u16 };
-        let mean_cost = mean_cost as f32;
+        let head = Head { kind: kind::BATCH, session: id, attempt: bins, slot: places.len() as u16 };
+        let (mean_cost, tokens_global) = (mean_cost as f32, tokens);
         let mut news =
-            vec![Batch { head, offset, len, grant, iter, epoch, step, global, cost, mean_cost, reserved: 0 }.words()];
+            vec![Batch { head, offset, len, grant, iter, epoch, step, global, mean_cost, tokens_global }.words()];
         news.extend(block.regions.iter().enumerate().map(|(slot, region)| {
-            let head = Head { kind: kind::ENTRY, session: id, attempt: 0, slot: slot as u16 };
-            let Place { sample, bytes: len, home_rank, cost: tokens } = region.place;
-            Entry { head, sample, offset: region.offset, len, grant, home_rank, reserved: 0, tokens }.words()
+            let Place { sample, bytes: len, home_rank, tokens, home_share, bin, .. } = region.place;
+            let head = Head { kind: kind::ENTRY, session: id, attempt: bin, slot: slot as u16 };
+            Entry { head, sample, offset: region.offset, len, grant, home_rank, home_share, tokens }.words()
         }));
         for (nth, words) in news.into_iter().enumerate() {
             session.tell(words);

@@ -37,8 +37,8 @@ impl Engine {
         self.unanswered += 1;
         let plan = s.plan(epoch, step);
         let places = plan.ranks[rank as usize].iter().map(|p: &Planned| p.place).collect();
-        let global = plan.samples;
-        out.push(Decision::Grant { stream, rank, iter, epoch, step, places, global, mean_cost: plan.mean_cost });
+        let StepPlan { samples: global, mean_cost, tokens, bins, .. } = *plan;
+        out.push(Decision::Grant { stream, rank, iter, epoch, step, places, global, mean_cost, tokens, bins });
     }
 
     /// There is memory: the batch's samples may be given to workers.

@@ -65,6 +65,8 @@ pub(super) fn options(world: u32, batch_size: u32) -> StreamOptions {
         transform: Transform::default(),
         micro_batch: 1,
         regroup: 1,
+        weigh: Default::default(),
+        mix: Vec::new(),
     }
 }
 
@@ -295,7 +297,7 @@ impl Rig {
 
     fn carry_out(&mut self, decision: Decision) -> Option<Event> {
         match decision {
-            Decision::Grant { stream, rank, iter, epoch, step, places, global, mean_cost } => {
+            Decision::Grant { stream, rank, iter, epoch, step, places, global, mean_cost, .. } => {
                 let view = self.ranks.get(&(stream, rank)).expect("a grant for a rank that is not there");
                 assert!(view.active && view.iter == iter && view.next == step, "{view:?} step {step}");
                 let batch = BatchId { stream, rank, iter, step };

@@ -55,8 +55,8 @@ impl Stream {
         if samples > order::MAX_SAMPLES {
             tracing::warn!(samples, used = order::MAX_SAMPLES, "the manifest is longer than an epoch can be");
         }
-        let mut order = Order::new(samples, options.seed, options.shuffle);
-        let mut steps = options.steps(samples.min(order::MAX_SAMPLES));
+        let mut order = Order::of(&options, &*catalog);
+        let mut steps = options.steps(order.samples().into());
         let mut units = None;
         if !catalog.shapes().is_empty() {
             // How many micro-batches the shapes fill is the same in every epoch.

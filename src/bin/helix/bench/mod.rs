@@ -1,13 +1,17 @@
 //! `helix bench`: the eleven workloads under each system, in virtual time, beside the bounds that no loader can beat.
 //!
 //! [`run`] simulates, [`figures`] averages over seeds, [`table`] prints, [`rows`] holds the figures against their
-//! targets, [`plot`] draws, [`speed`] measures the scheduler itself.
+//! targets, [`plot`] draws, [`ablation`] switches one lever off at a time, [`sweep`] adds servers and compares the bytes
+//! that cross between them with [`flow`]'s fewest, [`speed`] measures the scheduler itself.
 
+mod ablation;
 mod figures;
+mod flow;
 mod plot;
 mod rows;
 mod run;
 mod speed;
+mod sweep;
 mod table;
 
 use std::path::PathBuf;
@@ -20,6 +24,9 @@ use xxhash_rust::xxh3::xxh3_128;
 
 /// The workloads that come with the tool.
 const SUITE: &str = include_str!("../../../../benches/workloads.json");
+
+/// Most seeds of the ablations: they tell large differences.
+const ABLATION_SEEDS: u64 = 3;
 
 /// Exit code: 0 done, targets missed or not (`helix results` says which); 2 it could not be done.
 #[derive(Debug, clap::Args)]
@@ -45,6 +52,9 @@ pub(crate) struct Args {
     /// Leave out the measurement of the scheduler's own speed, which wants a quiet machine
     #[arg(long)]
     no_speed: bool,
+    /// Leave out the ablations, the server sweep and the bytes between servers
+    #[arg(long)]
+    no_ablations: bool,
     /// Where the rows go
     #[arg(long, value_name = "FILE", default_value = "target/results/paper.json")]
     results: PathBuf,
@@ -139,6 +149,16 @@ fn bench(args: &Args) -> Result<(), Failure> {
     print!("{}", table::of(&figures, &systems));
     let command = command(args);
     let mut found = rows::of(&figures, &command);
+    if !args.no_ablations && args.system.is_empty() {
+        for (more, table) in [
+            ablation::rows(&workloads, (args.seeds.min(ABLATION_SEEDS), args.longer), jobs, &command),
+            sweep::servers(&workloads, jobs, &command),
+            sweep::cross_bytes(&workloads, jobs, &command),
+        ] {
+            print!("{table}");
+            found.extend(more);
+        }
+    }
     if !args.no_speed && workloads.len() == suite.workloads().len() {
         found.extend(speed::rows(workloads[0], &command));
     }

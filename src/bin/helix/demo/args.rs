@@ -44,6 +44,9 @@ pub(crate) struct DemoArgs {
     /// Where manifests and the corpus lie.
     #[arg(long, value_name = "DIR", default_value = "target/demo")]
     pub(crate) work: PathBuf,
+    /// Keep a record of each policy's run in this folder, for `helix plan --run`.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) record: Option<PathBuf>,
     /// Where the rows of the result go.
     #[arg(long, value_name = "FILE", default_value = "target/results/demo.json")]
     pub(crate) results: PathBuf,

@@ -65,7 +65,12 @@ struct Heard {
 
 impl Crew {
     /// Starts one process a rank: `program`, which must know the subcommand `demo-rank`.
-    pub(crate) fn start(program: &Path, specs: Vec<RankSpec>, screen: &Arc<Screen>) -> Result<Crew, CrewError> {
+    pub(crate) fn start(
+        program: &Path,
+        specs: Vec<RankSpec>,
+        record: Option<&Path>,
+        screen: &Arc<Screen>,
+    ) -> Result<Crew, CrewError> {
         let (sender, inbox) = mpsc::channel();
         let mut crew = Crew {
             ranks: Vec::new(),
@@ -76,7 +81,10 @@ impl Crew {
         };
         for (rank, spec) in specs.into_iter().enumerate() {
             let start = |e| CrewError::Start { rank, source: e };
-            let mut child = command(program).spawn().map_err(start)?;
+            let mut command = command(program);
+            // The daemon that the first rank starts has its environment.
+            command.envs(record.iter().map(|folder| ("HELIX_SHM_RECORD", folder)));
+            let mut child = command.spawn().map_err(start)?;
             let mut stdin = child.stdin.take().expect("stdin is a pipe");
             listen(rank, child.stdout.take().expect("stdout is a pipe"), sender.clone());
             relay(child.stderr.take().expect("stderr is a pipe"), Arc::clone(screen));

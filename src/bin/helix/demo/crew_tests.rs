@@ -32,7 +32,8 @@ fn run(body: &str, ranks: u32, steps: u32) -> Result<Outcome, CrewError> {
     let script = script(body);
     let plan = plan::testing::plan(&[]);
     let spec = |rank| plan.spec(super::super::args::Contender::Helix, rank, "test", "none".as_ref());
-    Crew::start(&script.path, (0..ranks).map(spec).collect(), &Arc::new(Screen::new()))?.run(steps, &mut |_, _| {})
+    Crew::start(&script.path, (0..ranks).map(spec).collect(), None, &Arc::new(Screen::new()))?
+        .run(steps, &mut |_, _| {})
 }
 
 #[test]
@@ -77,6 +78,6 @@ fn nonsense_is_an_error_that_shows_it() {
 fn a_program_that_is_not_there_is_an_error() {
     let plan = plan::testing::plan(&[]);
     let spec = plan.spec(super::super::args::Contender::Pool, 0, "test", "none".as_ref());
-    let missing = Crew::start("/nonexistent/rank".as_ref(), vec![spec], &Arc::new(Screen::new()));
+    let missing = Crew::start("/nonexistent/rank".as_ref(), vec![spec], None, &Arc::new(Screen::new()));
     assert!(matches!(missing, Err(CrewError::Start { rank: 0, .. })));
 }

@@ -116,9 +116,10 @@ fn run(args: &DemoArgs, screen: &Arc<Screen>) -> Result<Report, DemoError> {
         ));
     }
 
+    let record = args.record.as_deref().map(record_folder).transpose()?;
     let mut outcomes = Vec::new();
     for &who in &args.policies {
-        outcomes.push((who, run_policy(who, &plan, &manifest, screen)?));
+        outcomes.push((who, run_policy(who, &plan, &manifest, record.as_deref(), screen)?));
     }
     let report = judge(args, &plan, &costs, outcomes);
     if !args.json {
@@ -129,10 +130,17 @@ fn run(args: &DemoArgs, screen: &Arc<Screen>) -> Result<Report, DemoError> {
     Ok(report)
 }
 
+/// Makes the folder for records. The daemon runs elsewhere, so that it is named by its whole path.
+fn record_folder(folder: &std::path::Path) -> Result<PathBuf, DemoError> {
+    let made = std::fs::create_dir_all(folder).and_then(|()| folder.canonicalize());
+    made.map_err(|source| DemoError::Work { folder: folder.to_owned(), source })
+}
+
 fn run_policy(
     who: Contender,
     plan: &Plan,
     manifest: &std::path::Path,
+    record: Option<&std::path::Path>,
     screen: &Arc<Screen>,
 ) -> Result<Outcome, DemoError> {
     let program = std::env::current_exe().map_err(DemoError::Program)?;
@@ -147,9 +155,13 @@ fn run_policy(
             format!("step {} took {:.2?}, longest wait {longest:.1?} (mean {mean:.1?})", n + 1, step.took)
         });
     };
-    let ran =
-        Crew::start(&program, (0..plan.ranks).map(|rank| plan.spec(who, rank, &job, manifest)).collect(), screen)
-            .and_then(|crew| crew.run(plan.steps, &mut on_step));
+    let ran = Crew::start(
+        &program,
+        (0..plan.ranks).map(|rank| plan.spec(who, rank, &job, manifest)).collect(),
+        record,
+        screen,
+    )
+    .and_then(|crew| crew.run(plan.steps, &mut on_step));
     screen.end();
     ran.map_err(|source| match source {
         CrewError::Interrupted => DemoError::Interrupted,

@@ -105,6 +105,8 @@ impl Plan {
             transform: transform(),
             micro_batch: 1,
             regroup: 1,
+            weigh: Default::default(),
+            mix: Vec::new(),
         }
     }
 
