@@ -14,6 +14,7 @@ pub mod online;
 pub mod order;
 pub mod plan;
 pub mod regroup;
+pub mod scaling;
 pub mod tokens;
 pub mod units;
 
