@@ -17,6 +17,7 @@ pub mod pack;
 pub mod plan;
 pub mod record;
 pub mod regroup;
+pub mod scaling;
 pub mod second;
 pub mod tokens;
 pub mod units;

@@ -47,6 +47,8 @@ enum Kind {
     Calm,
     Ranks,
     Daemons,
+    /// A worker is stuck, and the daemon dies while it goes around it.
+    Stuck,
     All,
 }
 
@@ -145,7 +147,7 @@ impl Campaign {
         let kind = self.kind();
         let mut plan = Plan {
             number: self.number,
-            embedded: matches!(kind, Kind::Daemons | Kind::All),
+            embedded: matches!(kind, Kind::Daemons | Kind::Stuck | Kind::All),
             epoch: self.below(FIRST_EPOCHS) as u32,
             ..Plan::default()
         };
@@ -172,20 +174,23 @@ impl Campaign {
                 }
                 self.kill_at_random(&mut plan, &[Role::Rank]);
             }
+            Kind::Stuck => {
+                // Nothing else, or the stuck worker would end with its daemon before anyone goes around it.
+                plan.stop = true;
+                for point in self.neediest(Role::Daemon, When::Stuck, 1) {
+                    self.enter(&mut plan, point, 1);
+                }
+            }
             Kind::Daemons => {
                 // A loader takes five dead daemons within a minute for a fault that a restart does not cure.
                 for point in self.neediest(Role::Daemon, When::Embedded, 3) {
                     self.enter(&mut plan, point, 1);
                 }
-                for (role, when) in [
-                    (Role::Rank, When::Embedded),
-                    (Role::Rank, When::Rejoin),
-                    (Role::Daemon, When::Mourning),
-                    (Role::Daemon, When::Stuck),
-                ] {
+                for (role, when) in
+                    [(Role::Rank, When::Embedded), (Role::Rank, When::Rejoin), (Role::Daemon, When::Mourning)]
+                {
                     for point in self.neediest(role, when, 1) {
                         if self.lack(point) > 0 || self.below(4) == 0 {
-                            plan.stop |= when == When::Stuck;
                             self.enter(&mut plan, point, 1);
                         }
                     }
@@ -231,13 +236,16 @@ impl Campaign {
 
     /// Those that lack hits decide, then chance.
     fn kind(&mut self) -> Kind {
-        let lacks = |role: Role| POINTS.iter().filter(|p| p.role == role).map(|p| self.lack(p)).sum::<u64>();
+        let stuck = |p: &&Point| p.when == When::Stuck;
+        let lacks =
+            |role: Role| POINTS.iter().filter(|p| p.role == role && !stuck(p)).map(|p| self.lack(p)).sum::<u64>();
         let reissues = (5 * self.hits_wanted).saturating_sub(self.tally.reissued.count());
         // By the rounds that it takes.
         let rounds = [
             (lacks(Role::Worker).div_ceil(22), Kind::Workers),
             (lacks(Role::Rank).div_ceil(5), Kind::Ranks),
             (lacks(Role::Daemon).div_ceil(3), Kind::Daemons),
+            (POINTS.iter().filter(stuck).map(|p| self.lack(p)).sum(), Kind::Stuck),
             (reissues.div_ceil(4), Kind::Calm),
         ];
         let (most, kind) = rounds.into_iter().max_by_key(|(rounds, _)| *rounds).unwrap_or((0, Kind::All));
