@@ -133,7 +133,9 @@ impl Scaled {
     fn new(workload: &Workload, scale: Scale) -> Scaled {
         let job = workload.job(0, workload.steps);
         // Samples of one shape meet in micro-batches of their own, which a manifest does not tell: they come whole.
+        let balance = job.options.balance;
         let mut job = if job.trace.shapes.is_empty() { job } else { job.in_batches() };
+        job.options.balance = balance;
         let bounds = Bounds::new(&job);
         let counted = f64::from(job.steps - job.warmup) * job.options.global_batch() as f64;
         let faster = counted / bounds.perfect / scale.seconds;
