@@ -22,7 +22,7 @@ for file in $models; do
 done
 
 # A name that spans a line break would be missed, and rustfmt keeps these calls on one line.
-mutants="lease.first heir.ring $(grep -rhoE '(point|fence)\("[a-z._]+"' src/ring | sed 's/.*"\(.*\)"/\1/' | sort -u)"
+mutants="lease.first heir.ring $(grep -rhoE '(point|fence|fence_after_rmw)\("[a-z._]+"' src/ring | sed 's/.*"\(.*\)"/\1/' | sort -u)"
 total=0
 caught=0
 for mutant in $mutants; do

@@ -35,7 +35,7 @@ fn five_hundred_samples_cost_no_more_memory_than_fifty() {
         let ranges = plan::ranges(&descriptor, &transform, &key);
         let id = reader.submit(&Source::from(&descriptor), &ranges).unwrap();
         let input = reader.finish(id).unwrap();
-        let request = Request { descriptor, transform: &transform, key };
+        let request = Request::whole(descriptor, &transform, key);
         failed += u32::from(decoder.decode(&input, &request, &mut out).is_err());
         assert_eq!(input.bytes_read(), descriptor.len, "a small file is read once, whole");
         reader.recycle(input);

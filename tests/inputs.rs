@@ -54,7 +54,7 @@ fn pixels(d: &Descriptor<'_>, transform: &Transform, mode: Mode) -> (Result<Vec<
     let id = reader.submit(&Source::from(d), &plan::ranges(d, transform, &key)).unwrap();
     let input = reader.finish(id).unwrap();
     let mut out = vec![0; transform.max_bytes(&d.facts()) as usize];
-    let made = VideoDecoder::new().decode(&input, &Request { descriptor: *d, transform, key }, &mut out);
+    let made = VideoDecoder::new().decode(&input, &Request::whole(*d, transform, key), &mut out);
     (made.map(|_| out).map_err(|e| e.to_string()), input.bytes_read())
 }
 
@@ -273,8 +273,7 @@ fn probing_and_decoding_both_keep_the_cause() {
         assert!(probed.contains("moov atom not found"), "{probed}");
         assert!(!probed.contains('['), "{probed}");
         let input = helix_shm::decode::Input::from_bytes(broken.clone());
-        let request =
-            Request { descriptor: record.descriptor(0), transform: &transform, key: SampleKey::new(0, 0, 0) };
+        let request = Request::whole(record.descriptor(0), &transform, SampleKey::new(0, 0, 0));
         let mut out = vec![0; transform.max_bytes(&record.descriptor(0).facts()) as usize];
         let decoded = decoder.decode(&input, &request, &mut out).unwrap_err().to_string();
         assert!(decoded.contains("moov atom not found"), "{decoded}");

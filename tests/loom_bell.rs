@@ -120,6 +120,35 @@ fn the_bitmap_loses_no_bit_in_the_same_word_or_another() {
 }
 
 #[test]
+fn a_lane_that_is_watched_and_then_forgotten_loses_no_message() {
+    model(|| {
+        let bells = Bells::new(1);
+        let producer = bells.produce(0, 0, 2);
+        let sleeper = bells.sleeper();
+        let mut consumer = Consumer::new(bells.rings.clone(), 0, CAPACITY).unwrap();
+        let mut got = 0;
+        while got < 2 {
+            let mut warm = false;
+            sleeper.watch(|_| {
+                warm = true;
+                true
+            });
+            while let Some(words) = consumer.pop().unwrap() {
+                assert_eq!(words, [got; 7]);
+                got += 1;
+            }
+            if warm {
+                sleeper.forget(0);
+            }
+            if got < 2 && consumer.is_empty() {
+                sleeper.wait(RELOOK, Duration::ZERO);
+            }
+        }
+        producer.join().unwrap();
+    });
+}
+
+#[test]
 fn whoever_follows_a_producer_that_died_within_a_ring_wakes_the_sleeper() {
     // Its heir has one more message, or none.
     for (step, messages) in

@@ -1,7 +1,7 @@
 //! Any seven words: a body or an error, and a body says what it was made of.
 #![no_main]
 
-use helix_shm::proto::message::{Batch, Body, Done, Entry, Feedback, Ready, Ticket, Words, head};
+use helix_shm::proto::message::{Batch, Body, Done, Entry, Feedback, Ready, Spare, Ticket, Words, head};
 use libfuzzer_sys::fuzz_target;
 
 fn parse<B: Body>(words: &Words) {
@@ -21,6 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
         parse::<Ready>(&words);
         parse::<Batch>(&words);
         parse::<Entry>(&words);
+        parse::<Spare>(&words);
         parse::<Feedback>(&words);
         let _ = head(&words);
     }

@@ -29,6 +29,8 @@ use crate::wakers::{self, Bell, Waker};
 pub enum What {
     /// One way of a word on a line.
     Floor,
+    /// The same, polled without `pause`.
+    BusyFloor,
     /// The same over a line for each direction.
     TwoLines,
     /// One way of a message.
@@ -159,6 +161,10 @@ impl Bench {
             What::Floor => {
                 self.process.begin(Job::Floor, n, other)?;
                 floor::ping(&self.words, n)
+            }
+            What::BusyFloor => {
+                self.process.begin(Job::BusyFloor, n, other)?;
+                floor::ping_busily(&self.words, n)
             }
             What::TwoLines => {
                 self.process.begin(Job::TwoLines, n, other)?;

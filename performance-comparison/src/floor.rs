@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use helix_shm::ring::segment::Segment;
 
-use crate::poll::poll;
+use crate::poll::{poll, poll_busily};
 use crate::shared::word::{FLOOR, LANES};
 use crate::windows::{ROUND_TRIPS, Windows};
 
@@ -30,6 +30,28 @@ pub fn echo(words: &Segment, n: u64) {
     let line = words.word(FLOOR);
     for i in 0..n {
         poll(|| (line.load(Ordering::Acquire) == 2 * i + 1).then_some(()));
+        line.store(2 * i + 2, Ordering::Release);
+    }
+}
+
+/// The floor, polled without `pause` on both sides.
+pub fn ping_busily(words: &Segment, n: u64) -> f64 {
+    let mut windows = Windows::new(n, ROUND_TRIPS);
+    let line = words.word(FLOOR);
+    for i in 0..n {
+        line.store(2 * i + 1, Ordering::Release);
+        poll_busily(|| line.load(Ordering::Acquire) == 2 * i + 2);
+        windows.done(i);
+    }
+    line.store(0, Ordering::Release);
+    windows.median() / 2.0
+}
+
+/// Answers, `n` times.
+pub fn echo_busily(words: &Segment, n: u64) {
+    let line = words.word(FLOOR);
+    for i in 0..n {
+        poll_busily(|| line.load(Ordering::Acquire) == 2 * i + 1);
         line.store(2 * i + 2, Ordering::Release);
     }
 }

@@ -20,6 +20,8 @@ use crate::wakers::Waker;
 pub enum Job {
     /// Answers over the floor's line.
     Floor,
+    /// The same without `pause`.
+    BusyFloor,
     /// Answers over a line for each direction.
     TwoLines,
     /// Answers messages.
@@ -44,6 +46,7 @@ impl Job {
             Job::Take => [4, 0],
             Job::Watch => [5, 0],
             Job::TwoLines => [6, 0],
+            Job::BusyFloor => [7, 0],
         }
     }
 
@@ -57,6 +60,7 @@ impl Job {
             4 => Job::Take,
             5 => Job::Watch,
             6 => Job::TwoLines,
+            7 => Job::BusyFloor,
             _ => return Err(io::Error::other(format!("no job has the number {kind}"))),
         })
     }
@@ -119,6 +123,7 @@ impl Answers {
             control.write_all(&[1])?;
             match job {
                 Job::Floor => floor::echo(&self.words, n),
+                Job::BusyFloor => floor::echo_busily(&self.words, n),
                 Job::TwoLines => floor::echo_two_lines(&self.words, n),
                 Job::Echo(which) => self.ends[which].echo(n),
                 Job::Consume(which) => self.ends[which].consume(n, &self.words),

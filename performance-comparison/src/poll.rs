@@ -21,6 +21,18 @@ pub fn poll<T>(mut look: impl FnMut() -> Option<T>) -> T {
     panic!("the other side does not answer");
 }
 
+/// Polls without `pause`: how a line behaves when nobody is considerate. For the floor alone, as published figures
+/// are often ratios to such a one.
+#[inline(always)]
+pub fn poll_busily(mut look: impl FnMut() -> bool) {
+    for _ in 0..PATIENCE {
+        if look() {
+            return;
+        }
+    }
+    panic!("the other side does not answer");
+}
+
 /// The same where more threads than cores take part: a thread that finds nothing 64 times lets another have the core.
 #[inline(always)]
 pub fn poll_sharing_a_core<T>(mut look: impl FnMut() -> Option<T>) -> T {

@@ -6,8 +6,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use helix_shm::ring::bell::{Ringer, Sleeper};
+use helix_shm::ring::receive::Receiver;
 use helix_shm::ring::segment::Segment;
 use helix_shm::ring::spsc::{Consumer, Producer};
 
@@ -42,8 +44,7 @@ pub struct Publisher {
 /// The consumer.
 pub struct Taker {
     words: Arc<Segment>,
-    ring: Consumer,
-    sleeper: Sleeper,
+    lanes: Receiver,
 }
 
 fn ringer(shared: &Shared, which: usize) -> std::io::Result<Ringer> {
@@ -60,8 +61,11 @@ impl Taker {
         let sleeper = Sleeper::new(shared.hints.clone(), ENTRIES[which], shared.publish_bell()?.into());
         Ok(Taker {
             words: shared.words.clone(),
-            ring: ring.map_err(std::io::Error::other)?,
-            sleeper: sleeper.map_err(std::io::Error::other)?,
+            lanes: Receiver::new(
+                sleeper.map_err(std::io::Error::other)?,
+                [(LANE, ring.map_err(std::io::Error::other)?)],
+                Duration::ZERO,
+            ),
         })
     }
 
@@ -70,21 +74,17 @@ impl Taker {
         Taker::new(shared, 0)
     }
 
-    /// Takes `n` messages, as whoever polls a bell's lanes does.
+    /// Takes `n` messages, through the receiver that everybody uses.
     pub fn take(&mut self, n: u64) {
-        let mut taken = 0;
-        while taken < n {
-            let mut news = false;
-            poll(|| {
-                self.sleeper.take(|lane| news |= lane == LANE);
-                news.then_some(())
-            });
-            while let Some(words) = self.ring.pop().expect("the other side is honest") {
-                assert!(is_message(&words, taken));
-                taken += 1;
+        for taken in 0..n {
+            let (_, words) = poll(|| self.lanes.try_recv().expect("the other side is honest"));
+            assert!(is_message(&words, taken));
+            if (taken + 1) % RUN == 0 || taken + 1 == n {
+                self.words.word(word::TAKEN).store(taken + 1, Ordering::Release);
             }
-            self.words.word(word::TAKEN).store(taken, Ordering::Release);
         }
+        // It finds the ring empty, and says so to the producer.
+        assert_eq!(self.lanes.try_recv(), Ok(None));
     }
 
     /// Looks at the flag until it has been stored `n` times.
@@ -126,12 +126,11 @@ impl Publisher {
             match consumes {
                 Consumes::Busy => self.words.await_taken(end),
                 Consumes::Idle => {
-                    self.here.sleeper.take(|lane| assert_eq!(lane, LANE));
                     for i in first..end {
-                        assert_eq!(self.here.ring.pop(), Ok(Some(message(i))));
+                        assert_eq!(self.here.lanes.try_recv(), Ok(Some((LANE, message(i)))));
                     }
                     // It has found the ring empty, and says so to the producer.
-                    assert_eq!(self.here.ring.pop(), Ok(None));
+                    assert_eq!(self.here.lanes.try_recv(), Ok(None));
                 }
             }
         }

@@ -71,6 +71,8 @@ pub fn rows(groups: &[Group]) -> (Vec<Row>, Vec<String>) {
         ["one way, polled", "a message of a stream, polled", "a message of many producers, threads"];
     let bound = report.between("one way, polled", "helix ring", "a word on a line of its sender's");
     report.row("ring.one_way_vs_two_lines", "", bound.into_iter().reduce(f64::max));
+    let busy = report.between("one way, polled", "helix ring", "a word on a line, no pause");
+    report.row("ring.one_way_vs_busy_floor", "", busy.into_iter().reduce(f64::max));
     // Of the regimes that occurred the worse one counts.
     let worst = |ratios: Vec<f64>| ratios.into_iter().reduce(f64::max);
     let least = |ratios: Vec<f64>| ratios.into_iter().map(f64::recip).reduce(f64::min);

@@ -94,6 +94,7 @@ pub fn groups() -> Vec<Group> {
         |sharing| WAKERS.iter().enumerate().skip(1).map(|(i, n)| Item::new(n, What::Wake(i, sharing))).collect();
     let mut one_way = queues(What::OneWay);
     one_way.insert(0, Item::new("a word on a line of its sender's", What::TwoLines));
+    one_way.insert(1, Item::new("a word on a line, no pause", What::BusyFloor));
     let line = "a word on a line, one way";
     let group = |title, floor, floor_name, items| Group { title, floor, floor_name, items };
     let crowd = vec![

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::ledger::{Grant, Lease};
 use super::store::Store;
-use super::table::{Assembled, Slot, SlotState};
+use super::table::{Assembled, Piece as Part, Slot, SlotState};
 use crate::device::HostSource;
 use crate::proto::options::{Profile, Weigh};
 use crate::proto::transform::Dtype;
@@ -75,6 +75,24 @@ pub struct TensorMut<'a> {
     pub dtype: Dtype,
 }
 
+/// Where the bytes of a sample begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// On the slab.
+    Slab(u64),
+    /// In one of the batch's own buffers.
+    Heap(usize, u64),
+}
+
+impl At {
+    fn plus(self, bytes: u64) -> At {
+        match self {
+            At::Slab(offset) => At::Slab(offset + bytes),
+            At::Heap(which, offset) => At::Heap(which, offset + bytes),
+        }
+    }
+}
+
 /// What a stream's options make of its batches.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct View {
@@ -88,7 +106,7 @@ pub(crate) struct View {
 /// One delivered sample.
 #[derive(Clone, Copy, PartialEq)]
 struct Piece {
-    offset: u64,
+    at: At,
     bytes: u64,
     shape: [u16; 4],
 }
@@ -96,6 +114,11 @@ struct Piece {
 /// What a rank gets for a step. It can be sent to another thread and kept; its memory is in use until it is dropped.
 pub struct Batch {
     lease: Lease,
+    /// The blocks of samples that are not in their own places. Who is stuck in those places may still write to them, so
+    /// nothing is moved there.
+    spares: Vec<Lease>,
+    /// Samples that were not in one place.
+    heap: Vec<Vec<u8>>,
     store: Arc<Store>,
     epoch: u32,
     step: u32,
@@ -126,13 +149,16 @@ pub struct Batch {
 impl Batch {
     /// Takes over a block whose samples are all there or skipped.
     pub(crate) fn new(store: Arc<Store>, assembled: Assembled, view: View) -> Batch {
-        let Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots } = assembled;
+        let Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots, scattered, spares } =
+            assembled;
         let View { dtype, fixed, profile, weigh } = view;
         let planned = slots.len();
         let cost = slots.iter().map(|s| profile.cost(s.tokens)).sum::<f64>() as f32;
         let tokens_rank = slots.iter().map(|s| s.tokens).sum();
         let mut batch = Batch {
             lease,
+            spares,
+            heap: Vec::new(),
             store,
             epoch,
             step,
@@ -152,9 +178,13 @@ impl Batch {
             placed: OnceLock::new(),
             gathered: OnceLock::new(),
         };
-        for slot in slots {
+        for (nth, slot) in (0..).zip(slots) {
             if let SlotState::Ready { written: bytes, shape } = slot.state {
-                batch.pieces.push(Piece { offset: slot.offset, bytes, shape });
+                let at = match scattered.get(&nth) {
+                    None => At::Slab(slot.offset),
+                    Some(parts) => batch.join(parts),
+                };
+                batch.pieces.push(Piece { at, bytes, shape });
                 batch.ids.push(slot.sample);
                 batch.home_ranks.push(slot.home_rank);
                 batch.tokens.push(slot.tokens);
@@ -163,6 +193,15 @@ impl Batch {
             }
         }
         batch
+    }
+
+    /// Brings the parts of a sample together.
+    fn join(&mut self, parts: &[Part]) -> At {
+        let parts: Vec<&[u8]> = parts.iter().map(|part| self.bytes(At::Slab(part.offset), part.bytes)).collect();
+        let whole = parts.concat();
+        self.lease.ledger().copied(whole.len() as u64);
+        self.heap.push(whole);
+        At::Heap(self.heap.len() - 1, 0)
     }
 
     /// Where the samples are; see the field.
@@ -187,38 +226,42 @@ impl Batch {
     unsafe fn close_gaps(&self, pieces: &mut [Piece]) {
         let bounds = run_bounds(pieces);
         let Some(&(first, last)) = bounds.iter().max_by_key(|(first, last)| last - first) else { return };
-        if bounds.len() == 1 {
+        let (At::Slab(begin), At::Slab(end)) = (pieces[0].at, pieces[pieces.len() - 1].at) else { return };
+        if bounds.len() == 1 || !self.spares.is_empty() {
             return;
         }
-        let begin = pieces[0].offset;
-        let end = pieces[pieces.len() - 1];
-        let len = (end.offset + end.bytes - begin) as usize;
+        let len = (end + pieces[pieces.len() - 1].bytes - begin) as usize;
         // SAFETY: all of it is inside the block that this batch leases alone, the caller vouches for the slices, and
         // no process writes to a region that is ready or was given up.
         let memory = unsafe { self.store.slab.slice_mut(begin as usize, len) };
         let mut copied = 0;
         let mut shift = |piece: &mut Piece, to: u64| {
-            let from = (piece.offset - begin) as usize;
+            let At::Slab(from) = piece.at else { return };
+            let from = (from - begin) as usize;
             memory.copy_within(from..from + piece.bytes as usize, (to - begin) as usize);
-            piece.offset = to;
+            piece.at = At::Slab(to);
             copied += piece.bytes;
         };
+        let start = |piece: &Piece| if let At::Slab(offset) = piece.at { offset } else { begin };
         for i in last..pieces.len() {
-            let to = pieces[i - 1].offset + pieces[i - 1].bytes;
+            let to = start(&pieces[i - 1]) + pieces[i - 1].bytes;
             shift(&mut pieces[i], to);
         }
         for i in (0..first).rev() {
-            let to = pieces[i + 1].offset - pieces[i].bytes;
+            let to = start(&pieces[i + 1]) - pieces[i].bytes;
             shift(&mut pieces[i], to);
         }
         self.lease.ledger().copied(copied);
     }
 
     /// The table has checked every region against the slab's size.
-    fn bytes(&self, offset: u64, bytes: u64) -> &[u8] {
-        // SAFETY: a ready region of a block that this batch leases alone: nobody writes there until it is dropped,
-        // and we only through `&mut self`.
-        unsafe { self.store.slab.slice(offset as usize, bytes as usize) }
+    fn bytes(&self, at: At, bytes: u64) -> &[u8] {
+        match at {
+            // SAFETY: a ready region of a block that this batch leases alone: nobody writes there until it is dropped,
+            // and we only through `&mut self`.
+            At::Slab(offset) => unsafe { self.store.slab.slice(offset as usize, bytes as usize) },
+            At::Heap(which, offset) => &self.heap[which][offset as usize..][..bytes as usize],
+        }
     }
 
     pub(crate) fn grant(&self) -> Grant {
@@ -338,7 +381,7 @@ impl Batch {
         named(name)?;
         self.piece(i)?;
         let piece = self.placed()[i];
-        Ok(self.bytes(piece.offset, piece.bytes))
+        Ok(self.bytes(piece.at, piece.bytes))
     }
 
     /// The bytes of all samples in order, in as few pieces as there are: one, unless shapes differ or samples were
@@ -346,7 +389,7 @@ impl Batch {
     pub fn runs(&self) -> Vec<&[u8]> {
         let placed = self.placed();
         let runs = run_bounds(placed).into_iter().map(|(first, last)| &placed[first..last]);
-        runs.map(|run| self.bytes(run[0].offset, run.iter().map(|p| p.bytes).sum())).collect()
+        runs.map(|run| self.bytes(run[0].at, run.iter().map(|p| p.bytes).sum())).collect()
     }
 
     /// All samples as one tensor, on the slab. No byte is copied, unless skipped samples left gaps: then the fewest
@@ -372,17 +415,36 @@ impl Batch {
         let mut pieces = self.placed.take().unwrap_or_else(|| self.pieces.clone());
         // SAFETY: `&mut self` says that no slice of this batch is alive.
         unsafe { self.close_gaps(&mut pieces) };
-        let (offset, bytes) = span(&pieces);
+        if run_bounds(&pieces).len() > 1 {
+            self.placed = OnceLock::from(pieces);
+            pieces = self.move_out();
+        }
+        let (at, bytes) = span(&pieces);
         self.placed = OnceLock::from(pieces);
-        // SAFETY: as in `bytes`, and no other slice is alive, as above.
-        let data = unsafe { self.store.slab.slice_mut(offset as usize, bytes as usize) };
+        let data = match at {
+            // SAFETY: as in `bytes`, and no other slice is alive, as above.
+            At::Slab(offset) => unsafe { self.store.slab.slice_mut(offset as usize, bytes as usize) },
+            At::Heap(which, offset) => &mut self.heap[which][offset as usize..][..bytes as usize],
+        };
         Ok(TensorMut { data, shape, strides, dtype: self.dtype })
+    }
+
+    /// Copies all samples into one buffer, and answers where they are in it.
+    fn move_out(&mut self) -> Vec<Piece> {
+        let (all, which) = (self.gather(), self.heap.len());
+        self.heap.push(all);
+        let place = |end: &mut u64, piece: &Piece| {
+            let at = At::Heap(which, *end);
+            *end += piece.bytes;
+            Some(Piece { at, ..*piece })
+        };
+        self.pieces.iter().scan(0, place).collect()
     }
 
     /// The bytes of a batch without gaps.
     fn whole(&self) -> &[u8] {
-        let (offset, bytes) = span(self.placed());
-        self.bytes(offset, bytes)
+        let (at, bytes) = span(self.placed());
+        self.bytes(at, bytes)
     }
 
     fn geometry(&self, name: &str) -> Result<([usize; 5], [usize; 5]), BatchError> {
@@ -409,9 +471,9 @@ fn named(name: &str) -> Result<(), BatchError> {
     if name == VIDEO { Ok(()) } else { Err(BatchError::Name(name.to_owned())) }
 }
 
-/// Offset and length of pieces without gaps.
-fn span(pieces: &[Piece]) -> (u64, u64) {
-    pieces.first().map_or((0, 0), |p| (p.offset, pieces.iter().map(|p| p.bytes).sum()))
+/// Start and length of pieces without gaps.
+fn span(pieces: &[Piece]) -> (At, u64) {
+    pieces.first().map_or((At::Slab(0), 0), |p| (p.at, pieces.iter().map(|p| p.bytes).sum()))
 }
 
 /// Where pieces touch: (first, one past the last) of each run.
@@ -419,7 +481,7 @@ fn run_bounds(pieces: &[Piece]) -> Vec<(usize, usize)> {
     let mut bounds: Vec<(usize, usize)> = Vec::new();
     for (i, piece) in pieces.iter().enumerate() {
         match bounds.last_mut() {
-            Some((_, last)) if pieces[i - 1].offset + pieces[i - 1].bytes == piece.offset => *last = i + 1,
+            Some((_, last)) if pieces[i - 1].at.plus(pieces[i - 1].bytes) == piece.at => *last = i + 1,
             _ => bounds.push((i, i + 1)),
         }
     }

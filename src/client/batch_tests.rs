@@ -2,22 +2,36 @@ use super::*;
 use crate::client::ledger::Ledger;
 use crate::client::ledger::tests::listed;
 use crate::client::table::Slot;
+use crate::proto::transform::Span;
 use crate::ring::slab::{Slab, SlabOptions};
+use std::collections::BTreeMap;
 
 const SHAPE: [u16; 4] = [1, 3, 2, 2];
 const BYTES: u64 = 12;
 
-/// A batch of one letter a sample: `a`, `b`, … are there, `-` was skipped. Upper case has another shape.
+/// A batch of one letter a sample: `a`, `b`, … are there, `-` was skipped. Upper case has another shape. A digit was
+/// made in a second place, and `/` came in halves of which one was.
 fn batch(ledger: &Arc<Ledger>, letters: &str) -> Batch {
     let options = SlabOptions { prefault: true, huge: false, node: None };
     let slab = Slab::create("test", 4096, options).unwrap();
+    let mut scattered = BTreeMap::new();
     let slots: Vec<Slot> = letters
         .bytes()
         .enumerate()
         .map(|(i, letter)| {
-            let offset = 64 + i as u64 * BYTES;
-            // SAFETY: nobody else knows this slab.
-            unsafe { slab.slice_mut(offset as usize, BYTES as usize) }.fill(letter);
+            let home = 64 + i as u64 * BYTES;
+            let spare = 2048 + home;
+            let offset = if letter.is_ascii_digit() { spare } else { home };
+            for at in [offset, spare] {
+                // SAFETY: nobody else knows this slab.
+                unsafe { slab.slice_mut(at as usize, BYTES as usize) }.fill(letter);
+            }
+            if letter == b'/' {
+                let half = |at, second: u16| Part::of(Span { first: second, frames: 1 }, at, BYTES / 2);
+                scattered.insert(i as u16, vec![half(home, 0), half(spare + BYTES / 2, 1)]);
+                // SAFETY: as above.
+                unsafe { slab.slice_mut((home + BYTES / 2) as usize, BYTES as usize / 2) }.fill(b'?');
+            }
             let shape = if letter.is_ascii_uppercase() { [1, 3, 4, 1] } else { SHAPE };
             let state = if letter == b'-' { SlotState::Skipped } else { SlotState::Ready { written: BYTES, shape } };
             Slot {
@@ -33,8 +47,16 @@ fn batch(ledger: &Arc<Ledger>, letters: &str) -> Batch {
         })
         .collect();
     let lease = ledger.take((64, slots.len() as u64 * BYTES), (1, 1, 0)).unwrap();
-    let (mean_cost, tokens_global, bins) = (2.0, 40.0, slots.len().div_ceil(2) as u16 + 1);
-    let assembled = Assembled { lease, epoch: 2, step: 0, global: 16, mean_cost, tokens_global, bins, slots };
+    let spares = Vec::from_iter(
+        letters
+            .bytes()
+            .any(|l| l == b'/' || l.is_ascii_digit())
+            .then(|| ledger.take((2048, 1024), (2, 1, 0)).unwrap()),
+    );
+    let (epoch, step, global, mean_cost, tokens_global) = (2, 0, 16, 2.0, 40.0);
+    let bins = slots.len().div_ceil(2) as u16 + 1;
+    let assembled =
+        Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots, scattered, spares };
     Batch::new(Arc::new(Store::bare(slab)), assembled, View { fixed: Some(SHAPE), ..View::default() })
 }
 
@@ -86,6 +108,29 @@ fn check_samples(batch: &Batch, letters: &str, left: &str) {
     for (i, letter) in left.bytes().enumerate() {
         assert_eq!(batch.sample(i, "video").unwrap(), [letter; BYTES as usize]);
         assert_eq!(batch.ids()[i], letters.bytes().position(|l| l == letter).unwrap() as u64);
+    }
+}
+
+#[test]
+fn a_sample_in_a_second_place_is_left_there_and_a_tensor_of_it_is_gathered_and_counted() {
+    // Letters, bytes copied when it is made, bytes copied for the tensor.
+    for (letters, made, tensor) in
+        [("a1c", 0, 3), ("1bc", 0, 3), ("ab1", 0, 3), ("1", 0, 0), ("a/c", 1, 3), ("/", 1, 0), ("-1-d", 0, 2)]
+    {
+        let ledger = Ledger::new();
+        let left: String = letters.replace('-', "");
+        let mut batch = batch(&ledger, letters);
+        assert_eq!(ledger.copied_total(), made * BYTES, "{letters}");
+        check_samples(&batch, letters, &left);
+        assert_eq!(batch.runs().concat(), batch.tensor("video").unwrap().data, "{letters}");
+        assert_eq!(ledger.copied_total(), (made + tensor) * BYTES, "{letters}");
+        let written = batch.tensor_mut("video").unwrap();
+        assert_eq!(text(written.data), left);
+        written.data.fill(b'x');
+        assert!(batch.tensor("video").unwrap().data.iter().all(|b| *b == b'x'));
+        assert!((0..batch.len()).all(|i| batch.sample(i, "video").unwrap() == [b'x'; BYTES as usize]), "{letters}");
+        drop(batch);
+        assert_eq!(ledger.joining(), [], "both blocks are released");
     }
 }
 

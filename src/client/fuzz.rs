@@ -15,7 +15,7 @@ use crate::ring::slab::{Slab, SlabOptions};
 use crate::ring::spsc::Corrupt;
 
 const SLAB: u64 = 64 << 10;
-const SHAPE: [u16; 4] = [1, 3, 4, 4];
+const SHAPE: [u16; 4] = [2, 3, 2, 4];
 const BYTES: u64 = 48;
 const ROWS: u64 = 100;
 const WORLD: u32 = 4;
@@ -78,6 +78,8 @@ pub fn table(bytes: &[u8]) {
         batch_size: BATCH,
         global_batch: u64::from(WORLD * BATCH),
         number: 1,
+        frames: SHAPE[0],
+        in_parts: true,
         may_skip: from.byte() & 1 == 1,
         shape: Arc::new(|_| SHAPE),
     };
@@ -95,6 +97,7 @@ pub fn table(bytes: &[u8]) {
                 Ok(())
             }
             3..=6 => peer.batch(&mut from).iter().try_for_each(|words| table.hear_daemon(words)),
+            7 if from.byte() & 1 == 1 => table.hear_daemon(&peer.spare(&mut from)),
             7 => table.hear_daemon(&peer.end(&mut from)),
             8..=12 => {
                 let (words, by_worker) = (peer.ready(&mut from), from.byte() & 3 > 0);
@@ -189,6 +192,24 @@ impl Peer {
         message::Batch { head, iter, step, ..Zeroable::zeroed() }.words()
     }
 
+    /// A second place, which may then be spoken of as a batch of one.
+    fn spare(&mut self, from: &mut Bytes<'_>) -> Words {
+        let at = usize::from(from.byte()) % self.blocks.len().max(1);
+        let (of, step, _, samples) = self.blocks.get(at).copied().unwrap_or_default();
+        let slot = u64::from(from.byte()) % u64::from(samples.max(1));
+        let slot = from.near(slot) as u16;
+        self.grant += 1;
+        let (grant, page) = (from.near(self.grant.into()) as u32, u64::from(from.byte() % 16));
+        let (offset, len) = (from.near(4096 * page), from.near(4096));
+        let (of, step) = (from.near(of.into()) as u32, from.near(step.into()) as u32);
+        let head = Head { kind: kind::SPARE, session: SESSION, attempt: 2, slot };
+        let iter = from.near(self.iter.into()) as u32;
+        // What is said of it names the batch's slot, and lies at the block's start whatever that is.
+        self.blocks.push_back((grant, step, offset.wrapping_sub(u64::from(slot) * BYTES), slot.saturating_add(1)));
+        message::Spare { head, offset, len, grant, of, iter, step, first: 0, frames: SHAPE[0], reserved: [0; 3] }
+            .words()
+    }
+
     fn ready(&self, from: &mut Bytes<'_>) -> Words {
         let at = usize::from(from.byte()) % self.blocks.len().max(1);
         let (grant, step, offset, samples) = self.blocks.get(at).copied().unwrap_or_default();
@@ -199,9 +220,15 @@ impl Peer {
         let (sample, grant) = (from.near(slot.into()), from.near(grant.into()) as u32);
         let step = from.near(step.into()) as u32;
         let place = offset.wrapping_add(u64::from(slot) * BYTES);
-        let (offset, written, shape) = if skip { (0, 0, [0; 4]) } else { (place, BYTES, SHAPE) };
+        let (mut offset, mut written, shape) = if skip { (0, 0, [0; 4]) } else { (place, BYTES, SHAPE) };
+        let (mut first, mut frames) = (0, SHAPE[0]);
+        if !skip && from.byte() & 1 == 1 {
+            (first, frames, written) = (u16::from(from.byte() & 1), 1, BYTES / 2);
+            offset = offset.wrapping_add(u64::from(first) * written);
+        }
+        let (first, frames) = (from.near(first.into()) as u16, from.near(frames.into()) as u16);
         let (offset, written) = (from.near(offset), from.near(written));
-        Ready { head, sample, offset, written, shape, grant, step, reserved: 0 }.words()
+        Ready { head, sample, offset, written, shape, grant, step, first, frames, reserved: 0 }.words()
     }
 }
 

@@ -75,7 +75,10 @@ fn batch(ledger: &Arc<Ledger>, places: &[Place], step: &Step, weigh: Weigh) -> B
     let slots = places.iter().enumerate().map(slot).collect();
     let lease = ledger.take((0, 64), (step.number, 1, step.number)).expect("a lease");
     let (mean_cost, tokens_global, bins, global) = (0.0, step.tokens, 0, step.samples);
-    let assembled = Assembled { lease, epoch: 0, step: 0, global, mean_cost, tokens_global, bins, slots };
+    let (scattered, spares) = Default::default();
+    let (epoch, step) = (0, 0);
+    let assembled =
+        Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots, scattered, spares };
     Batch::new(Arc::new(Store::bare(slab)), assembled, View { weigh, ..View::default() })
 }
 

@@ -176,6 +176,10 @@ impl Options {
         max_batches: u32 => run.max_batches = max_batches;
         /// Whether workers are pinned to cores.
         pin: bool => run.pin = pin;
+        /// Milliseconds of decoding from which on a clip may be decoded by several workers at once; 0 = never.
+        split_ms: u32 => run.split_ms = split_ms;
+        /// Whether a sample whose worker is stuck is given to a second one while its rank waits; yes by default.
+        hedge: bool => run.hedge = hedge;
         /// Bytes of this rank's slab: the budget of all that it holds or has under way. By default room for eight
         /// of the largest batches, or for as many as fit into memory.
         slab_bytes: u64 => slab_bytes = Some(slab_bytes);

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::ledger::{Lease, Ledger};
-use crate::proto::message::{BadMessage, Batch, Body, Entry, Ready, Words, head, kind};
+use crate::proto::message::{BadMessage, Batch, Body, Entry, Ready, Spare, Words, head, kind};
+use crate::proto::transform::Span;
 use crate::ring::spsc::Corrupt;
 
 /// A message that cannot be true.
@@ -60,6 +61,9 @@ pub(crate) struct Rules {
     pub(crate) global_batch: u64,
     /// Bytes of one number.
     pub(crate) number: u64,
+    /// Frames of a sample, and whether it may come in parts.
+    pub(crate) frames: u16,
+    pub(crate) in_parts: bool,
     /// Whether samples may be left out.
     pub(crate) may_skip: bool,
     /// The shape that the transform makes of a row below `rows`.
@@ -98,11 +102,27 @@ pub(crate) struct Assembled {
     /// Packed sequences; 0 where samples are not packed.
     pub(crate) bins: u16,
     pub(crate) slots: Vec<Slot>,
+    /// By slot, the pieces of samples that are not in one place.
+    pub(crate) scattered: BTreeMap<u16, Vec<Piece>>,
+    /// The blocks of samples that are not in their own places.
+    pub(crate) spares: Vec<Lease>,
 }
 
 struct Pending {
     batch: Assembled,
     waiting: usize,
+    /// By slot, the parts that are there of a sample that is not there as a whole.
+    parts: BTreeMap<u16, Vec<Piece>>,
+    /// Second places, by their grants.
+    spares: BTreeMap<u32, Spare>,
+}
+
+/// A part of a sample, and where it is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Piece {
+    span: Span,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A batch whose entries are coming.
@@ -131,6 +151,8 @@ pub(crate) struct Table {
     filling: Option<Filling>,
     /// By grant, which is also the order of steps.
     pending: BTreeMap<u32, Pending>,
+    /// The batches of second places, by the grants of these.
+    spares: BTreeMap<u32, u32>,
     ended: bool,
     /// What workers said of grants that the daemon has yet to announce: its lane may be full while theirs is not.
     early: Vec<Ready>,
@@ -139,12 +161,31 @@ pub(crate) struct Table {
 /// Most messages that wait for their grant; an honest slab has fewer samples under way.
 const MAX_EARLY: usize = 1 << 16;
 
+#[cfg(test)]
+impl Piece {
+    pub(crate) fn of(span: Span, offset: u64, bytes: u64) -> Piece {
+        Piece { span, offset, bytes }
+    }
+}
+
 impl Table {
     /// A table with nothing under way; grants up to `highest` are known from earlier.
     pub(crate) fn new(rules: Rules, ledger: Arc<Ledger>, highest: u32) -> Self {
         let pending = BTreeMap::new();
-        let early = Vec::new();
-        Table { rules, ledger, iter: 0, epoch: 0, next: 0, highest, filling: None, pending, ended: false, early }
+        let (early, spares) = (Vec::new(), BTreeMap::new());
+        Table {
+            rules,
+            ledger,
+            iter: 0,
+            epoch: 0,
+            next: 0,
+            highest,
+            filling: None,
+            pending,
+            spares,
+            ended: false,
+            early,
+        }
     }
 
     /// Begins an iteration. What is under way for an earlier one is released now.
@@ -154,6 +195,7 @@ impl Table {
             filling.pending = None;
         }
         self.pending.clear();
+        self.spares.clear();
         self.early.clear();
     }
 
@@ -165,7 +207,12 @@ impl Table {
     /// The next batch in step order, if it is complete.
     pub(crate) fn pop(&mut self) -> Option<Assembled> {
         let first = self.pending.first_entry()?;
-        (first.get().waiting == 0).then(|| first.remove().batch)
+        let batch = (first.get().waiting == 0).then(|| first.remove().batch)?;
+        if !batch.spares.is_empty() {
+            let of = batch.lease.id().grant;
+            self.spares.retain(|_, grant| *grant != of);
+        }
+        Some(batch)
     }
 
     /// The samples that the earliest batch waits for; `None` when no batch is under way.
@@ -187,6 +234,7 @@ impl Table {
             kind::END => self.end(Batch::parse(words)?),
             kind::READY => self.ready(Ready::parse(words)?),
             kind::SKIP => self.skip(Ready::parse(words)?),
+            kind::SPARE => self.spare(Spare::parse(words)?),
             kind => Err(BadMessage::Kind(kind).into()),
         }
     }
@@ -236,8 +284,11 @@ impl Table {
             let slots = Vec::with_capacity(usize::from(b.head.slot));
             let Batch { epoch, step, global, mean_cost, tokens_global, .. } = b;
             let bins = b.head.attempt;
-            let batch = Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots };
-            Some(Pending { batch, waiting: usize::from(b.head.slot) })
+            let (scattered, spares) = (BTreeMap::new(), Vec::new());
+            let batch =
+                Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots, scattered, spares };
+            let (parts, spares) = (BTreeMap::new(), BTreeMap::new());
+            Some(Pending { batch, waiting: usize::from(b.head.slot), parts, spares })
         };
         self.filling = Some(Filling { announced: b, seen: 0, end: b.offset, bin: 0, pending });
         Ok(())
@@ -271,12 +322,42 @@ impl Table {
             && let Some(Filling { announced, pending: Some(pending), .. }) = self.filling.take()
         {
             self.pending.insert(announced.grant, pending);
-            let (now, later) = self.early.drain(..).partition(|r| r.grant <= announced.grant);
-            self.early = later;
-            let now: Vec<Ready> = now;
-            now.into_iter().try_for_each(|r| self.ready(r))?;
+            self.hear_early(announced.grant)?;
         }
         Ok(())
+    }
+
+    /// Judges what was said before grants up to this one were announced.
+    fn hear_early(&mut self, grant: u32) -> Result<(), Violation> {
+        let (now, later) = self.early.drain(..).partition(|r| r.grant <= grant);
+        self.early = later;
+        let now: Vec<Ready> = now;
+        now.into_iter().try_for_each(|r| self.ready(r))
+    }
+
+    /// A second place for a sample of a batch, or for a part of one.
+    fn spare(&mut self, s: Spare) -> Result<(), Violation> {
+        const ME: &str = "Spare";
+        let (bytes, highest) = (self.rules.slab_bytes, self.highest);
+        self.session(ME, s.head.session)?;
+        let inside = s.len > 0 && s.offset + s.len <= bytes;
+        expect(ME, "block", inside, format!("{}+{}", s.offset, s.len), format!("inside {bytes} bytes"))?;
+        expect(ME, "grant", s.grant > highest, s.grant, format!("above {highest}"))?;
+        expect(ME, "of", s.of <= highest, s.of, format!("at most {highest}"))?;
+        let lease = match self.ledger.take((s.offset, s.len), (s.grant, s.iter, s.step)) {
+            Ok(lease) => lease,
+            Err(overlap) => return expect(ME, "block", false, "on top of another", format!("{overlap:?}")),
+        };
+        self.highest = s.grant;
+        // Of a batch that is complete, or of an iteration that is over, it is released at once.
+        if let Some(pending) = self.pending.get_mut(&s.of) {
+            let samples = pending.batch.slots.len();
+            expect(ME, "slot", usize::from(s.head.slot) < samples, s.head.slot, format!("below {samples}"))?;
+            pending.batch.spares.push(lease);
+            pending.spares.insert(s.grant, s);
+            self.spares.insert(s.grant, s.of);
+        }
+        self.hear_early(s.grant)
     }
 
     /// Whether a grant has been announced with all its entries.
@@ -299,21 +380,23 @@ impl Table {
     }
 
     /// The entry that a message speaks of; `None` when its block was released before the message came.
-    fn slot(&mut self, me: &'static str, r: &Ready) -> Result<Option<(&mut usize, &mut Slot)>, Violation> {
+    fn slot(&mut self, me: &'static str, r: &Ready) -> Result<Option<Entered<'_>>, Violation> {
         self.session(me, r.head.session)?;
         let (announced, highest) = (self.is_announced(r.grant), self.highest);
-        let Some(pending) = self.pending.get_mut(&r.grant) else {
+        let of = self.spares.get(&r.grant).copied().unwrap_or(r.grant);
+        let Some(pending) = self.pending.get_mut(&of) else {
             expect(me, "grant", announced, r.grant, format!("at most {highest}"))?;
             return Ok(None);
         };
-        let Pending { batch, waiting } = pending;
+        let Pending { batch, waiting, parts, spares } = pending;
+        let spare = spares.get(&r.grant).copied();
         expect(me, "step", r.step == batch.step, r.step, batch.step)?;
         let samples = batch.slots.len();
         let Some(slot) = batch.slots.get_mut(usize::from(r.head.slot)) else {
             return expect(me, "slot", false, r.head.slot, format!("below {samples}")).map(|()| None);
         };
         expect(me, "sample", r.sample == slot.sample, r.sample, slot.sample)?;
-        Ok(Some((waiting, slot)))
+        Ok(Some(Entered { slot, waiting, parts, spare, scattered: &mut batch.scattered }))
     }
 
     fn ready(&mut self, r: Ready) -> Result<(), Violation> {
@@ -325,17 +408,40 @@ impl Table {
             return Ok(());
         }
         let (shape_of, number) = (Arc::clone(&self.rules.shape), self.rules.number);
-        let Some((waiting, slot)) = self.slot(ME, &r)? else { return Ok(()) };
-        match slot.state {
-            SlotState::Ready { .. } => return Ok(()),
-            SlotState::Skipped => return expect(ME, "sample", false, "ready", "skipped, as was said"),
-            SlotState::Waiting => {}
+        let (frames, in_parts) = (self.rules.frames, self.rules.in_parts);
+        let Some(Entered { slot, waiting, parts, spare, scattered }) = self.slot(ME, &r)? else { return Ok(()) };
+        // Also one that was skipped: the parts that others had in hand then are of no use to anyone.
+        if slot.state != SlotState::Waiting {
+            return Ok(());
         }
-        expect(ME, "offset", r.offset == slot.offset, r.offset, slot.offset)?;
+        let span = Span { first: r.first, frames: r.frames };
+        let whole = span == Span { first: 0, frames };
+        let fits = whole || (in_parts && span.frames > 0 && span.end() <= frames.into());
+        expect(ME, "frames", fits, format!("{}+{}", span.first, span.frames), format!("within {frames}"))?;
         let shape = shape_of(slot.sample);
         expect(ME, "shape", r.shape == shape, format!("{:?}", r.shape), format!("{shape:?}"))?;
         let bytes = shape.iter().map(|&n| u64::from(n)).product::<u64>() * number;
-        expect(ME, "written", r.written == bytes && bytes <= slot.len, r.written, bytes.min(slot.len))?;
+        let frame = bytes / u64::from(frames.max(1));
+        let (at, len) = if whole { (0, bytes) } else { (u64::from(r.first) * frame, u64::from(r.frames) * frame) };
+        let place = match spare {
+            Some(spare) => {
+                let its = spare.head.slot == r.head.slot && (spare.first, spare.frames) == (r.first, r.frames);
+                expect(ME, "spare", its, format!("{span:?}"), format!("{}+{}", spare.first, spare.frames))?;
+                (spare.offset, spare.len)
+            }
+            None => (slot.offset + at, slot.len.saturating_sub(at)),
+        };
+        expect(ME, "offset", r.offset == place.0, r.offset, place.0)?;
+        expect(ME, "written", r.written == len && len <= place.1, r.written, len.min(place.1))?;
+        let piece = Piece { span, offset: place.0, bytes: len };
+        if whole && !parts.contains_key(&r.head.slot) {
+            slot.offset = place.0;
+        } else {
+            let Some(pieces) = enter(parts, r.head.slot, piece, frames)? else { return Ok(()) };
+            if pieces.windows(2).any(|w| w[0].offset + w[0].bytes != w[1].offset) {
+                scattered.insert(r.head.slot, pieces);
+            }
+        }
         slot.state = SlotState::Ready { written: bytes, shape };
         *waiting -= 1;
         Ok(())
@@ -344,7 +450,7 @@ impl Table {
     fn skip(&mut self, r: Ready) -> Result<(), Violation> {
         const ME: &str = "Skip";
         expect(ME, "kind", self.rules.may_skip, "a skip", "none, as this loader raises")?;
-        let Some((waiting, slot)) = self.slot(ME, &r)? else { return Ok(()) };
+        let Some(Entered { slot, waiting, parts, .. }) = self.slot(ME, &r)? else { return Ok(()) };
         match slot.state {
             SlotState::Skipped => return Ok(()),
             SlotState::Ready { .. } => return expect(ME, "sample", false, "skipped", "ready, as was said"),
@@ -352,10 +458,44 @@ impl Table {
         }
         expect(ME, "written", r.written == 0, r.written, 0)?;
         expect(ME, "offset", r.offset == 0, r.offset, 0)?;
+        parts.remove(&r.head.slot);
         slot.state = SlotState::Skipped;
         *waiting -= 1;
         Ok(())
     }
+}
+
+/// An entry, and what is counted beside it.
+struct Entered<'a> {
+    slot: &'a mut Slot,
+    waiting: &'a mut usize,
+    parts: &'a mut BTreeMap<u16, Vec<Piece>>,
+    scattered: &'a mut BTreeMap<u16, Vec<Piece>>,
+    /// The second place that the message is about.
+    spare: Option<Spare>,
+}
+
+/// Notes a part, and answers all of its sample's, in order, when none is missing. One that is told again, or that is
+/// made twice, is noted once.
+fn enter(
+    parts: &mut BTreeMap<u16, Vec<Piece>>,
+    slot: u16,
+    piece: Piece,
+    frames: u16,
+) -> Result<Option<Vec<Piece>>, Violation> {
+    let known = parts.entry(slot).or_default();
+    let span = piece.span;
+    if known.iter().any(|p| p.span == span) {
+        return Ok(None);
+    }
+    let apart = |other: &Piece| span.end() <= other.span.first.into() || other.span.end() <= span.first.into();
+    if let Some(other) = known.iter().find(|other| !apart(other)) {
+        expect("Ready", "frames", false, format!("{span:?}"), format!("apart from {:?}", other.span))?;
+    }
+    let at = known.partition_point(|p| p.span < span);
+    known.insert(at, piece);
+    let all = known.iter().map(|p| u32::from(p.span.frames)).sum::<u32>() == u32::from(frames);
+    Ok(if all { parts.remove(&slot) } else { None })
 }
 
 #[cfg(test)]

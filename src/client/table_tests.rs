@@ -27,6 +27,8 @@ fn bench(may_skip: bool) -> Bench {
         batch_size: 3,
         global_batch: 6,
         number: 1,
+        frames: SHAPE[0],
+        in_parts: true,
         may_skip,
         shape: Arc::new(|_| SHAPE),
     };
@@ -66,7 +68,15 @@ fn end(step: u32) -> Batch {
 fn ready(b: &Batch, slot: u16) -> Ready {
     let Entry { sample, offset, .. } = entry(b, slot);
     let head = Head { attempt: 1, ..head_of(kind::READY, slot) };
-    Ready { head, sample, offset, written: BYTES, shape: SHAPE, grant: b.grant, step: b.step, reserved: 0 }
+    let (grant, step, frames) = (b.grant, b.step, SHAPE[0]);
+    Ready { head, sample, offset, written: BYTES, shape: SHAPE, grant, step, first: 0, frames, reserved: 0 }
+}
+
+/// One of the two halves of a sample.
+fn half(b: &Batch, slot: u16, first: u16) -> Ready {
+    let whole = ready(b, slot);
+    let written = BYTES / 2;
+    Ready { offset: whole.offset + u64::from(first) * written, written, first, frames: 1, ..whole }
 }
 
 fn skip(b: &Batch, slot: u16) -> Ready {
@@ -231,6 +241,11 @@ fn no_untrue_ready_is_believed() {
         ("written", |r| r.written += 1),
         ("shape", |r| r.shape[0] = 1),
         ("step", |r| r.step = 1),
+        ("frames", |r| r.frames = 0),
+        ("frames", |r| r.first = 1),
+        ("frames", |r| (r.first, r.frames) = (u16::MAX, u16::MAX)),
+        ("written", |r| r.frames = 1),
+        ("offset", |r| (r.first, r.frames, r.written) = (1, 1, BYTES / 2)),
     ];
     for (field, spoil) in cases {
         let mut bench = bench(false);
@@ -272,6 +287,110 @@ fn a_sample_that_is_ready_before_its_batch_is_announced_waits_for_it() {
 }
 
 #[test]
+fn a_sample_is_ready_when_all_its_parts_are() {
+    let mut bench = bench(true);
+    let b = batch(1, 0);
+    bench.grant(&b);
+    for part in [half(&b, 0, 1), half(&b, 0, 1), half(&b, 1, 0), half(&b, 2, 0), half(&b, 2, 1)] {
+        bench.table.hear_worker(&part.words()).unwrap();
+    }
+    assert_eq!(bench.table.missing(), Some((0, vec![10, 11])));
+    bench.refuses("frames", ready(&b, 0).words());
+    // A part that cannot be made: the sample as a whole is left out, whatever is there of it or comes later.
+    bench.table.hear_daemon(&skip(&b, 1).words()).unwrap();
+    bench.table.hear_worker(&half(&b, 1, 1).words()).unwrap();
+    bench.table.hear_worker(&half(&b, 0, 0).words()).unwrap();
+    let states: Vec<_> = bench.table.pop().unwrap().slots.iter().map(|s| s.state).collect();
+    let ready = SlotState::Ready { written: BYTES, shape: SHAPE };
+    assert_eq!(states, [ready, SlotState::Skipped, ready]);
+}
+
+fn spare(grant: u32, of: &Batch, slot: u16, (first, frames): (u16, u16)) -> Spare {
+    let (offset, len) = (97 * BYTES, BYTES);
+    let (iter, step) = (of.iter, of.step);
+    Spare {
+        head: head_of(kind::SPARE, slot),
+        offset,
+        len,
+        grant,
+        of: of.grant,
+        iter,
+        step,
+        first,
+        frames,
+        reserved: [0; 3],
+    }
+}
+
+#[test]
+fn a_sample_may_come_in_a_second_place_that_was_announced() {
+    let mut bench = bench(false);
+    let b = batch(1, 0);
+    bench.grant(&b);
+    let there = Ready { offset: 97 * BYTES, grant: 2, ..ready(&b, 1) };
+    // It comes before its announcement, as a batch's may.
+    bench.table.hear_worker(&there.words()).unwrap();
+    bench.table.hear_daemon(&spare(2, &b, 1, (0, 2)).words()).unwrap();
+    bench.refuses("spare", Ready { head: head_of(kind::READY, 0), sample: 10, ..there }.words());
+    for slot in [0, 2] {
+        bench.table.hear_worker(&ready(&b, slot).words()).unwrap();
+    }
+    // Who was stuck comes late, and finds the batch complete.
+    bench.table.hear_worker(&ready(&b, 1).words()).unwrap();
+    let batch = bench.table.pop().unwrap();
+    assert_eq!(batch.slots[1].offset, 97 * BYTES);
+    assert!(batch.scattered.is_empty() && bench.released().is_empty());
+    drop(batch);
+    assert_eq!(bench.released(), [1, 2]);
+    bench.table.hear_worker(&there.words()).unwrap();
+}
+
+#[test]
+fn parts_in_several_places_are_told_in_order() {
+    let mut bench = bench(false);
+    let b = batch(1, 0);
+    bench.grant(&b);
+    bench.table.hear_daemon(&spare(2, &b, 0, (0, 1)).words()).unwrap();
+    bench.table.hear_worker(&half(&b, 0, 1).words()).unwrap();
+    bench.table.hear_worker(&Ready { offset: 97 * BYTES, grant: 2, ..half(&b, 0, 0) }.words()).unwrap();
+    for slot in [1, 2] {
+        bench.table.hear_worker(&ready(&b, slot).words()).unwrap();
+    }
+    let batch = bench.table.pop().unwrap();
+    let offsets: Vec<u64> = batch.scattered[&0].iter().map(|p| p.offset).collect();
+    assert_eq!(offsets, [97 * BYTES, b.offset + BYTES / 2]);
+}
+
+#[test]
+fn a_second_place_for_what_is_over_is_released_at_once_and_a_wrong_one_is_refused() {
+    let mut bench = bench(false);
+    let (one, two) = (batch(1, 0), batch(2, 1));
+    bench.grant(&one);
+    bench.grant(&two);
+    for slot in 0..3 {
+        bench.table.hear_worker(&ready(&one, slot).words()).unwrap();
+    }
+    drop(bench.table.pop());
+    bench.table.hear_daemon(&spare(3, &one, 0, (0, 2)).words()).unwrap();
+    assert_eq!(bench.released(), [1, 3]);
+    bench.refuses("grant", spare(3, &two, 0, (0, 2)).words());
+    bench.refuses("of", Spare { of: 9, ..spare(4, &two, 0, (0, 2)) }.words());
+    bench.refuses("block", Spare { offset: two.offset, ..spare(4, &two, 0, (0, 2)) }.words());
+    bench.refuses("block", Spare { len: 0, ..spare(4, &two, 0, (0, 2)) }.words());
+    bench.refuses("slot", spare(4, &two, 3, (0, 2)).words());
+}
+
+#[test]
+fn parts_of_a_layout_whose_frames_lie_apart_are_refused() {
+    let mut bench = bench(false);
+    bench.table.rules.in_parts = false;
+    let b = batch(1, 0);
+    bench.grant(&b);
+    bench.refuses("frames", half(&b, 0, 0).words());
+    bench.table.hear_worker(&ready(&b, 0).words()).unwrap();
+}
+
+#[test]
 fn messages_out_of_turn_are_refused() {
     let mut bench = bench(true);
     let b = batch(1, 0);
@@ -293,7 +412,9 @@ fn ready_and_skip_do_not_contradict_each_other() {
     lenient.table.hear_worker(&ready(&b, 0).words()).unwrap();
     lenient.refuses("sample", skip(&b, 0).words());
     lenient.table.hear_daemon(&skip(&b, 1).words()).unwrap();
-    lenient.refuses("sample", ready(&b, 1).words());
+    // Whoever had a part of it in hand when another failed may still finish.
+    lenient.table.hear_worker(&ready(&b, 1).words()).unwrap();
+    assert_eq!(lenient.table.missing(), Some((0, vec![12])));
     let mut strict = bench(false);
     strict.grant(&b);
     strict.refuses("kind", skip(&b, 0).words());

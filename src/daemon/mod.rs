@@ -16,6 +16,7 @@ mod record;
 mod regions;
 mod server;
 mod sessions;
+mod slice;
 mod workers;
 
 use std::io;

@@ -2,10 +2,12 @@
 //!
 //! `free → granted(attempt) → ready → leased → free`, see `docs/protocol.md`. A [`Block`] holds the regions of one
 //! batch side by side. The table does no I/O and trusts no one: each method checks that the arrow it is asked for
-//! exists, and refuses with the reason otherwise.
+//! exists, and refuses with the reason otherwise. A region that several workers fill has [`Part`]s, each of which goes
+//! that way by itself. A part whose writer is stuck gets a [`Spare`] place and a second writer there.
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::proto::transform::Span;
 use crate::sched::event::Place;
 
 /// Blocks start on a page, so that a device can pin them and a tensor is aligned.
@@ -22,6 +24,18 @@ pub enum Refused {
     /// The grant has no such slot.
     #[error("grant {0} has no slot {1}")]
     Slot(u32, u16),
+    /// The slot has no such part, or one that overlaps it.
+    #[error("grant {grant} slot {slot}: no part {first}+{frames}")]
+    Part {
+        /// The grant.
+        grant: u32,
+        /// The slot.
+        slot: u16,
+        /// First frame.
+        first: u16,
+        /// Frames.
+        frames: u16,
+    },
     /// The slot is not in the state that this needs.
     #[error("grant {grant} slot {slot}: {wanted} was wanted")]
     State {
@@ -42,19 +56,11 @@ pub enum Refused {
     },
 }
 
-/// The state of one region.
+/// What has become of a part of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Nobody writes; `attempts` were made and their writers are dead.
-    Granted {
-        /// Attempts made so far.
-        attempts: u16,
-    },
-    /// A live worker may be writing.
-    Writing {
-        /// Number of the attempt.
-        attempt: u16,
-    },
+    /// Nobody has made it yet.
+    Open,
     /// The output is in its place.
     Ready {
         /// Attempt that made it.
@@ -65,18 +71,58 @@ pub enum State {
         written: u64,
         /// Shape written.
         shape: [u16; 4],
+        /// The block that it was made in, if it is not in the region.
+        spare: Option<u32>,
     },
     /// It never will be.
-    Skipped,
+    Failed,
+}
+
+/// A second place of a part, where it is made when the one who makes it in the first is stuck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spare {
+    /// A block of its own.
+    pub grant: u32,
+    /// Where that starts in the slab, bytes.
+    pub offset: u64,
+    /// The attempt whose worker may be writing to it.
+    writer: Option<u16>,
+}
+
+/// A part of a region: what one ticket is about. Mostly all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// Frames of the output.
+    pub span: Span,
+    /// Where they lie: bytes from the region's start.
+    pub at: u64,
+    /// How many bytes they take.
+    pub len: u64,
+    /// How far it has come.
+    pub state: State,
+    /// Attempts made so far.
+    attempts: u16,
+    /// The attempt whose worker may be writing to its place.
+    writer: Option<u16>,
+    spare: Option<Spare>,
+}
+
+/// The address of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// The grant.
+    pub grant: u32,
+    /// The slot.
+    pub slot: u16,
+    /// Frames of the output.
+    pub span: Span,
 }
 
 /// What a worker says it has made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Made {
-    /// The grant.
-    pub grant: u32,
-    /// The slot.
-    pub slot: u16,
+    /// Of what.
+    pub what: Address,
     /// The attempt.
     pub attempt: u16,
     /// The worker.
@@ -88,18 +134,29 @@ pub struct Made {
 }
 
 /// One sample's place in a block.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Region {
     /// What it is for.
     pub place: Place,
     /// Start in the slab, bytes.
     pub offset: u64,
-    /// How far it has come.
-    pub state: State,
+    /// Its parts, as far as they were given out; they lie apart.
+    pub parts: Vec<Part>,
+    /// Whether the sample will never be there.
+    pub skipped: bool,
+    /// Whether the rank may know: then nobody writes here, and it may put other samples here.
+    pub told: bool,
     /// Workers that died of this sample by a fault of their own.
     pub faults: u8,
     /// Workers that were killed from outside while they had it, weighted by whether they were at it.
     pub kills: u8,
+}
+
+impl Region {
+    /// Whether a part of it is in its place.
+    pub fn has(&self, span: Span) -> bool {
+        self.parts.iter().any(|part| part.span == span && matches!(part.state, State::Ready { .. }))
+    }
 }
 
 /// The memory of one batch.
@@ -115,11 +172,48 @@ pub struct Block {
     pub epoch: u32,
     /// Step.
     pub step: u32,
-    /// The regions in the order of the batch; none for a block that a rank held before this daemon lived.
+    /// The regions in the order of the batch; none for a spare place, and for a block that a rank held before this
+    /// daemon lived.
     pub regions: Vec<Region>,
     /// Whether the rank has let it go.
     pub released: bool,
     writers: u32,
+}
+
+/// What follows from a worker's Done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Done {
+    /// The spare block that nobody writes to now.
+    pub spare: Option<u32>,
+    /// Whether this attempt was the first to be done.
+    pub first: bool,
+    /// Whether the sample is as a whole in its place by it.
+    pub complete: bool,
+}
+
+/// What follows from a failed attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failed {
+    /// The spare block that nobody writes to now.
+    pub spare: Option<u32>,
+    /// Whether the sample is skipped by it, and was not before.
+    pub first: bool,
+}
+
+impl Part {
+    fn begin(&mut self) -> u16 {
+        self.attempts += 1;
+        self.writer = Some(self.attempts);
+        self.attempts
+    }
+
+    fn is_written_by(&self, attempt: u16) -> bool {
+        self.writer == Some(attempt) || self.spare.is_some_and(|spare| spare.writer == Some(attempt))
+    }
+
+    fn is_being_written(&self) -> bool {
+        self.writer.is_some() || self.spare.is_some_and(|spare| spare.writer.is_some())
+    }
 }
 
 /// The table of one slab.
@@ -194,23 +288,31 @@ impl Regions {
     /// free → granted: takes the lowest span that fits. `None` when there is no room now.
     pub fn grant(&mut self, iter: u32, epoch: u32, step: u32, places: &[Place]) -> Option<u32> {
         let len = Regions::needed(places).max(BLOCK_ALIGN);
+        let region = |((offset, _), &place): ((u64, u64), &Place)| Region {
+            place,
+            offset,
+            parts: Vec::new(),
+            skipped: false,
+            told: false,
+            faults: 0,
+            kills: 0,
+        };
+        let regions = layout(places).zip(places).map(region).collect();
+        self.take(len, regions, (iter, epoch, step)).map(|(grant, _)| grant)
+    }
+
+    /// Takes the lowest span that fits for a block, whose regions lie relative to its start.
+    fn take(&mut self, len: u64, mut regions: Vec<Region>, of: (u32, u32, u32)) -> Option<(u32, u64)> {
+        let len = len.next_multiple_of(BLOCK_ALIGN);
         let (&offset, &span) = self.free.iter().find(|&(_, &span)| span >= len)?;
         self.free.remove(&offset);
         self.insert_free(offset + len, span - len);
-        let regions = layout(places)
-            .zip(places)
-            .map(|((at, _), &place)| Region {
-                place,
-                offset: offset + at,
-                state: State::Granted { attempts: 0 },
-                faults: 0,
-                kills: 0,
-            })
-            .collect();
+        regions.iter_mut().for_each(|region| region.offset += offset);
         let grant = self.next_grant;
         self.next_grant += 1;
+        let (iter, epoch, step) = of;
         self.blocks.insert(grant, Block { offset, len, iter, epoch, step, regions, released: false, writers: 0 });
-        Some(grant)
+        Some((grant, offset))
     }
 
     /// A region, for reading.
@@ -219,63 +321,182 @@ impl Regions {
         block.regions.get(usize::from(slot)).ok_or(Refused::Slot(grant, slot))
     }
 
-    fn pair(&mut self, grant: u32, slot: u16) -> Result<(&mut u32, &mut Region), Refused> {
+    fn part(&mut self, what: Address) -> Result<&mut Part, Refused> {
+        let Address { grant, slot, span } = what;
         let block = self.blocks.get_mut(&grant).ok_or(Refused::Grant(grant))?;
         let region = block.regions.get_mut(usize::from(slot)).ok_or(Refused::Slot(grant, slot))?;
-        Ok((&mut block.writers, region))
+        let part = region.parts.iter_mut().find(|part| part.span == span);
+        part.ok_or(Refused::Part { grant, slot, first: span.first, frames: span.frames })
     }
 
-    /// granted(n) → writing(n + 1): a live worker is about to be told. Refused for a block that was released.
-    pub fn assign(&mut self, grant: u32, slot: u16) -> Result<u16, Refused> {
-        if self.blocks.get(&grant).ok_or(Refused::Grant(grant))?.released {
-            return Err(Refused::State { grant, slot, wanted: "a block that is not released" });
+    /// A live worker is about to be told. `at` is where the part lies: bytes from the region's start, and how many.
+    /// Answers the number of the attempt. Refused for a block that was released, and for a sample that was skipped.
+    pub fn assign(&mut self, what: Address, at: (u64, u64)) -> Result<u16, Refused> {
+        let Address { grant, slot, span } = what;
+        let state = |wanted| Refused::State { grant, slot, wanted };
+        let block = self.blocks.get_mut(&grant).ok_or(Refused::Grant(grant))?;
+        if block.released {
+            return Err(state("a block that is not released"));
         }
-        let (writers, region) = self.pair(grant, slot)?;
-        let State::Granted { attempts } = region.state else {
-            return Err(Refused::State { grant, slot, wanted: "a region without writer" });
+        let region = block.regions.get_mut(usize::from(slot)).ok_or(Refused::Slot(grant, slot))?;
+        if region.skipped {
+            return Err(state("a sample that is not skipped"));
+        }
+        let (at, len) = at;
+        let end = at.saturating_add(len);
+        let known = region.parts.iter_mut().find(|part| part.span == span && (part.at, part.len) == (at, len));
+        let attempt = match known {
+            Some(part) => {
+                if part.state != State::Open || part.is_being_written() {
+                    return Err(state("a part without writer"));
+                }
+                part.begin()
+            }
+            None => {
+                let apart = region.parts.iter().all(|part| part.at + part.len <= at || end <= part.at);
+                if len == 0 || end > region.place.bytes || !apart {
+                    return Err(Refused::Part { grant, slot, first: span.first, frames: span.frames });
+                }
+                let part = Part { span, at, len, state: State::Open, attempts: 0, writer: None, spare: None };
+                region.parts.push(part);
+                region.parts.last_mut().map_or(0, Part::begin)
+            }
         };
-        let attempt = attempts + 1;
-        region.state = State::Writing { attempt };
-        *writers += 1;
+        block.writers += 1;
         Ok(attempt)
     }
 
-    /// writing(n) → ready, by the word of the worker that made attempt n. The caller knows that it was this one.
-    pub fn done(&mut self, made: Made) -> Result<(), Refused> {
-        let Made { grant, slot, attempt, worker, written, shape } = made;
-        let (writers, region) = self.pair(grant, slot)?;
-        if region.state != (State::Writing { attempt }) {
-            return Err(Refused::State { grant, slot, wanted: "a region that this attempt is writing" });
+    /// A second worker is about to be told to make a part, where the first does not write. Answers the number of the
+    /// attempt and its place: a spare one, and whether that is new, or none for the part's own. `None` when there is no
+    /// room for a spare place.
+    pub fn hedge(&mut self, what: Address) -> Result<Option<(u16, Option<Spare>, bool)>, Refused> {
+        let Address { grant, slot, .. } = what;
+        let state = |wanted| Refused::State { grant, slot, wanted };
+        let block = self.blocks.get(&grant).ok_or(Refused::Grant(grant))?;
+        if block.released || self.region(grant, slot)?.skipped {
+            return Err(state("a batch that is wanted"));
         }
-        if written > region.place.bytes {
-            return Err(Refused::Written { written, len: region.place.bytes });
+        let part = *self.part(what)?;
+        let beside = part.spare.is_some_and(|spare| spare.writer.is_some());
+        if part.state != State::Open || part.writer.is_some() == beside {
+            return Err(state("a part with one writer"));
         }
-        region.state = State::Ready { attempt, worker, written, shape };
-        *writers -= 1;
-        Ok(())
-    }
-
-    /// writing(n) → granted(n): the writer is proven dead without having said that it was done.
-    pub fn lost(&mut self, grant: u32, slot: u16) -> Result<&mut Region, Refused> {
-        let (writers, region) = self.pair(grant, slot)?;
-        let State::Writing { attempt } = region.state else {
-            return Err(Refused::State { grant, slot, wanted: "a region that is being written" });
+        if beside {
+            let attempt = self.part(what)?.begin();
+            self.add_writer(grant);
+            return Ok(Some((attempt, None, false)));
+        }
+        let known = part.spare.filter(|spare| self.blocks.get(&spare.grant).is_some_and(|block| !block.released));
+        let fresh = known.is_none();
+        let mut spare = match known {
+            Some(spare) => spare,
+            None => {
+                let Some((grant, offset)) = self.take(part.len, Vec::new(), (0, 0, 0)) else { return Ok(None) };
+                Spare { grant, offset, writer: None }
+            }
         };
-        region.state = State::Granted { attempts: attempt };
-        *writers -= 1;
-        Ok(region)
+        let part = self.part(what)?;
+        part.attempts += 1;
+        let attempt = part.attempts;
+        spare.writer = Some(attempt);
+        part.spare = Some(spare);
+        self.add_writer(spare.grant);
+        Ok(Some((attempt, Some(spare), fresh)))
     }
 
-    /// granted or writing → skipped: by the worker's word, or at the limit of attempts with no writer left.
-    pub fn skip(&mut self, grant: u32, slot: u16) -> Result<(), Refused> {
-        let (writers, region) = self.pair(grant, slot)?;
-        match region.state {
-            State::Writing { .. } => *writers -= 1,
-            State::Granted { .. } => {}
-            _ => return Err(Refused::State { grant, slot, wanted: "a region that is not ready" }),
+    fn add_writer(&mut self, grant: u32) {
+        if let Some(block) = self.blocks.get_mut(&grant) {
+            block.writers += 1;
         }
-        region.state = State::Skipped;
-        Ok(())
+    }
+
+    /// An attempt has ended: nobody writes to its place any more. Answers the place's block, if it is a spare one.
+    fn end(&mut self, what: Address, attempt: u16) -> Result<Option<u32>, Refused> {
+        let part = self.part(what)?;
+        let spare = part.spare.as_mut().filter(|spare| spare.writer == Some(attempt));
+        let place = if part.writer == Some(attempt) {
+            part.writer = None;
+            None
+        } else if let Some(spare) = spare {
+            spare.writer = None;
+            Some(spare.grant)
+        } else {
+            let Address { grant, slot, .. } = what;
+            return Err(Refused::State { grant, slot, wanted: "a part that this attempt is writing" });
+        };
+        if let Some(block) = self.blocks.get_mut(&place.unwrap_or(what.grant)) {
+            block.writers -= 1;
+        }
+        Ok(place)
+    }
+
+    /// The worker that made an attempt says that it is done; the caller knows that it was this one.
+    pub fn done(&mut self, made: Made) -> Result<Done, Refused> {
+        let Made { what, attempt, worker, written, shape } = made;
+        let len = self.part(what)?.len;
+        if written > len {
+            return Err(Refused::Written { written, len });
+        }
+        let spare = self.end(what, attempt)?;
+        let part = self.part(what)?;
+        let first = part.state == State::Open;
+        if first {
+            part.state = State::Ready { attempt, worker, written, shape, spare };
+        }
+        let region = self.region(what.grant, what.slot)?;
+        let ready = |part: &Part| if let State::Ready { .. } = part.state { part.len } else { 0 };
+        let complete = first && region.parts.iter().map(ready).sum::<u64>() == region.place.bytes;
+        Ok(Done { spare, first, complete })
+    }
+
+    /// The worker of an attempt is proven dead without having said that it was done. Answers the region, and the spare
+    /// block that the attempt was made in.
+    pub fn lost(&mut self, what: Address, attempt: u16) -> Result<(&mut Region, Option<u32>), Refused> {
+        let Address { grant, slot, .. } = what;
+        let spare = self.end(what, attempt)?;
+        let block = self.blocks.get_mut(&grant).ok_or(Refused::Grant(grant))?;
+        Ok((block.regions.get_mut(usize::from(slot)).ok_or(Refused::Slot(grant, slot))?, spare))
+    }
+
+    /// A part cannot be made, as the worker of the attempt says, or as is decided when the attempt is lost. The sample
+    /// is skipped by it. Nothing changes if another attempt was done before.
+    pub fn fail(&mut self, what: Address, attempt: u16) -> Result<Failed, Refused> {
+        let Address { grant, slot, .. } = what;
+        let part = *self.part(what)?;
+        let spare = if part.is_written_by(attempt) { self.end(what, attempt)? } else { None };
+        let part = self.part(what)?;
+        let news = part.state == State::Open;
+        if news {
+            part.state = State::Failed;
+        }
+        let block = self.blocks.get_mut(&grant).ok_or(Refused::Grant(grant))?;
+        let region = block.regions.get_mut(usize::from(slot)).ok_or(Refused::Slot(grant, slot))?;
+        let first = news && !region.skipped;
+        region.skipped |= news;
+        Ok(Failed { spare, first })
+    }
+
+    /// The attempt that may be writing to a part's own place.
+    pub fn writer(&self, what: Address) -> Option<u16> {
+        let region = self.region(what.grant, what.slot).ok()?;
+        region.parts.iter().find(|part| part.span == what.span)?.writer
+    }
+
+    /// The parts of a block that are made, and that someone still writes to the place of.
+    pub fn beaten(&self, grant: u32) -> Vec<Address> {
+        let regions = self.blocks.get(&grant).map_or(&[][..], |block| &block.regions);
+        let parts = (0..).zip(regions).flat_map(|(slot, region)| region.parts.iter().map(move |part| (slot, part)));
+        let beaten = parts.filter(|(_, part)| part.state != State::Open && part.writer.is_some());
+        beaten.map(|(slot, part)| Address { grant, slot, span: part.span }).collect()
+    }
+
+    /// Whether the rank is to be told now that a sample is skipped: once, when nobody writes to its region any more.
+    pub fn skip(&mut self, grant: u32, slot: u16) -> bool {
+        let region = self.blocks.get_mut(&grant).and_then(|block| block.regions.get_mut(usize::from(slot)));
+        let Some(region) = region.filter(|region| region.skipped && !region.told) else { return false };
+        // Who writes to a spare place disturbs nobody: it stays apart as long as the batch is held.
+        region.told = region.parts.iter().all(|part| part.writer.is_none());
+        region.told
     }
 
     /// The rank has let the block go. It is free at once, or when its last writer has ended; see [`Regions::reap`].
@@ -337,6 +558,12 @@ mod tests {
         sizes.iter().map(|&bytes| Place { bytes, cost: 1.0, ..Place::default() }).collect()
     }
 
+    const WHOLE: Span = Span { first: 0, frames: 4 };
+
+    fn whole(grant: u32, slot: u16) -> Address {
+        Address { grant, slot, span: WHOLE }
+    }
+
     #[test]
     fn equal_regions_are_one_tensor_and_others_share_no_line() {
         let mut table = Regions::new(1 << 20);
@@ -352,11 +579,11 @@ mod tests {
     fn a_released_block_with_a_writer_is_not_reused() {
         let mut table = Regions::new(8192);
         let grant = table.grant(1, 0, 0, &places(&[4096, 4096])).unwrap();
-        assert_eq!(table.assign(grant, 0), Ok(1));
+        assert_eq!(table.assign(whole(grant, 0), (0, 4096)), Ok(1));
         table.release(grant).unwrap();
         assert_eq!(table.reap(grant), None);
         assert_eq!(table.grant(1, 0, 1, &places(&[1])), None);
-        table.lost(grant, 0).unwrap();
+        table.lost(whole(grant, 0), 1).unwrap();
         assert!(table.reap(grant).is_some());
         assert!(table.grant(1, 0, 1, &places(&[1])).is_some());
     }
@@ -365,20 +592,128 @@ mod tests {
     fn a_region_has_one_writer_and_attempts_count_up() {
         let mut table = Regions::new(8192);
         let grant = table.grant(1, 0, 0, &places(&[100])).unwrap();
-        assert_eq!(table.assign(grant, 0), Ok(1));
-        assert!(table.assign(grant, 0).is_err());
-        table.lost(grant, 0).unwrap();
-        assert_eq!(table.assign(grant, 0), Ok(2));
-        let made = Made { grant, slot: 0, attempt: 2, worker: 3, written: 100, shape: [1, 1, 1, 100] };
+        let (what, at) = (whole(grant, 0), (0, 100));
+        assert_eq!(table.assign(what, at), Ok(1));
+        assert!(table.assign(what, at).is_err());
+        table.lost(what, 1).unwrap();
+        assert_eq!(table.assign(what, at), Ok(2));
+        let made = Made { what, attempt: 2, worker: 3, written: 100, shape: [1, 1, 1, 100] };
         assert!(table.done(Made { attempt: 1, ..made }).is_err(), "an attempt whose writer is dead");
         assert_eq!(table.done(Made { written: 101, ..made }), Err(Refused::Written { written: 101, len: 100 }));
-        table.done(made).unwrap();
-        assert!(table.assign(grant, 0).is_err());
+        assert_eq!(table.done(made), Ok(Done { spare: None, first: true, complete: true }));
+        assert!(table.assign(what, at).is_err());
         assert!(table.done(made).is_err());
         table.release(grant).unwrap();
         assert!(table.release(grant).is_err());
         assert!(table.reap(grant).is_some());
         assert_eq!(table.used(), 0);
+    }
+
+    #[test]
+    fn parts_lie_apart_and_the_first_that_fails_skips_the_sample() {
+        let mut table = Regions::new(8192);
+        let grant = table.grant(1, 0, 0, &places(&[100])).unwrap();
+        let part = |first, frames| Address { grant, slot: 0, span: Span { first, frames } };
+        let (left, right) = (part(0, 1), part(1, 3));
+        assert_eq!(table.assign(left, (0, 25)), Ok(1));
+        for (what, at) in [(whole(grant, 0), (0, 100)), (right, (24, 76)), (right, (25, 76)), (right, (25, 0))] {
+            assert!(matches!(table.assign(what, at), Err(Refused::Part { .. })), "{what:?} at {at:?}");
+        }
+        assert_eq!(table.assign(right, (25, 75)), Ok(1));
+        let made = Made { what: left, attempt: 1, worker: 3, written: 25, shape: [4, 1, 1, 25] };
+        let part_of = Done { spare: None, first: true, complete: false };
+        assert_eq!(table.done(made), Ok(part_of));
+        table.lost(right, 1).unwrap();
+        assert_eq!(table.assign(right, (25, 75)), Ok(2));
+        assert!(table.assign(left, (0, 25)).is_err(), "it is ready, whatever became of the other");
+        assert_eq!(table.fail(right, 2), Ok(Failed { spare: None, first: true }));
+        assert_eq!(table.fail(right, 2), Ok(Failed { spare: None, first: false }));
+        table.release(grant).unwrap();
+        assert!(table.reap(grant).is_some(), "nobody writes");
+    }
+
+    #[test]
+    fn a_sample_is_skipped_once_and_its_last_writer_is_waited_for() {
+        let mut table = Regions::new(8192);
+        let grant = table.grant(1, 0, 0, &places(&[100])).unwrap();
+        let part = |first| Address { grant, slot: 0, span: Span { first, frames: 1 } };
+        for first in 0..3 {
+            assert_eq!(table.assign(part(first), (25 * u64::from(first), 25)), Ok(1));
+        }
+        assert!(!table.skip(grant, 0));
+        assert_eq!(table.fail(part(1), 1), Ok(Failed { spare: None, first: true }));
+        assert_eq!(table.fail(part(0), 1), Ok(Failed { spare: None, first: false }));
+        assert!(!table.skip(grant, 0), "the rank could put another sample there, and one still writes");
+        assert!(table.assign(part(3), (75, 25)).is_err(), "there is no use in the rest");
+        let made = Made { what: part(2), attempt: 1, worker: 3, written: 25, shape: [4, 1, 1, 25] };
+        assert!(table.done(made).is_ok_and(|done| !done.complete));
+        assert!(table.skip(grant, 0) && !table.skip(grant, 0));
+    }
+
+    #[test]
+    fn a_second_attempt_has_a_place_of_its_own_and_the_first_that_is_done_wins() {
+        let table = || {
+            let mut table = Regions::new(4 * 4096);
+            let grant = table.grant(1, 0, 0, &places(&[100])).unwrap();
+            assert!(table.hedge(whole(grant, 0)).is_err(), "nobody is at it");
+            assert_eq!(table.assign(whole(grant, 0), (0, 100)), Ok(1));
+            let (attempt, spare, fresh) = table.hedge(whole(grant, 0)).unwrap().unwrap();
+            let spare = spare.unwrap();
+            assert_eq!((attempt, spare.offset, fresh), (2, 4096, true));
+            assert!(table.hedge(whole(grant, 0)).is_err(), "two are enough");
+            (table, whole(grant, 0), spare.grant)
+        };
+        for winner in [1, 2] {
+            let (mut table, what, spare) = table();
+            let made = |attempt| Made { what, attempt, worker: attempt, written: 100, shape: [4, 1, 1, 25] };
+            let place = |attempt| (attempt == 2).then_some(spare);
+            let done = table.done(made(winner));
+            assert_eq!(done, Ok(Done { spare: place(winner), first: true, complete: true }));
+            for grant in [what.grant, spare] {
+                table.release(grant).unwrap();
+            }
+            assert_eq!(table.reap(what.grant).is_some(), winner == 1, "the loser may still write");
+            assert_eq!(table.reap(spare).is_some(), winner == 2);
+            if winner == 2 {
+                let loser = table.done(made(1));
+                assert_eq!(loser, Ok(Done { spare: None, first: false, complete: false }));
+                assert!(table.reap(what.grant).is_some());
+                assert_eq!(table.used(), 0);
+            }
+        }
+        // One that is lost is not made again while the other is at it, and the place serves a third.
+        let (mut table, what, spare) = table();
+        assert_eq!(table.lost(what, 2).map(|(_, spare)| spare), Ok(Some(spare)));
+        assert!(table.assign(what, (0, 100)).is_err());
+        assert!(matches!(table.hedge(what), Ok(Some((3, Some(again), false))) if again.grant == spare));
+        table.lost(what, 1).unwrap();
+        assert!(table.assign(what, (0, 100)).is_err());
+        // Who is stuck in the spare place leaves the part's own.
+        assert_eq!(table.hedge(what), Ok(Some((4, None, false))));
+        table.lost(what, 4).unwrap();
+        assert_eq!(table.fail(what, 3), Ok(Failed { spare: Some(spare), first: true }));
+        assert!(table.skip(what.grant, 0));
+    }
+
+    #[test]
+    fn what_fails_after_another_attempt_was_done_fails_nothing() {
+        let mut table = Regions::new(4 * 4096);
+        let grant = table.grant(1, 0, 0, &places(&[100])).unwrap();
+        let what = whole(grant, 0);
+        table.assign(what, (0, 100)).unwrap();
+        let spare = table.hedge(what).unwrap().unwrap().1.unwrap();
+        let made = Made { what, attempt: 1, worker: 0, written: 100, shape: [4, 1, 1, 25] };
+        assert!(table.done(made).is_ok_and(|done| done.complete));
+        assert_eq!(table.fail(what, 2), Ok(Failed { spare: Some(spare.grant), first: false }));
+        assert!(!table.skip(grant, 0));
+    }
+
+    #[test]
+    fn a_full_slab_has_no_room_for_a_second_attempt() {
+        let mut table = Regions::new(4096);
+        let grant = table.grant(1, 0, 0, &places(&[100])).unwrap();
+        table.assign(whole(grant, 0), (0, 100)).unwrap();
+        assert_eq!(table.hedge(whole(grant, 0)), Ok(None));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::conn::{Conn, Gone};
 use super::cores::Cores;
 use super::job::{self, Job};
 use super::poller::{Poller, Source};
-use super::{DaemonError, Options};
+use super::{DaemonError, Options, slice};
 use crate::proto;
 use crate::proto::session::{First, FromRank, FromTool, FromWorker, ToRank, ToTool};
 use crate::ring::bell::Guard;
@@ -116,6 +116,11 @@ impl Server {
     pub fn run(mut self) -> Result<(), DaemonError> {
         // A bell that a hostile peer has made blocking must not stop the others' daemon.
         let _guard = Guard::new()?;
+        if let Err(e) = slice::shorten() {
+            tracing::info!(
+                "the daemon's time slice stays as it is ({e}): beside busy workers it answers a little later"
+            );
+        }
         let mut woken = Vec::new();
         let mut looked = Instant::now();
         while !self.stop {

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use super::conn::{Conn, Gone};
 use super::pidfd::PidFd;
 use super::poller::{Poller, Source};
-use super::regions::Regions;
+use super::regions::{Address, Block, Refused, Region, Regions, Spare, State};
 use super::workers::segment_fd;
-use crate::proto::message::{Feedback, Words};
+use crate::crash;
+use crate::proto::message::{self, Body, Feedback, Head, Ready, Words, kind};
 pub use crate::proto::session::MAX_WORKERS;
 use crate::proto::session::{self, Join, ToRank};
+use crate::proto::transform::Span;
 use crate::ring::bell::{EventFd, Ringer, eventfd};
 use crate::ring::segment::Segment;
 use crate::ring::spsc::{Consumer, Producer, ring_bytes};
@@ -203,9 +205,46 @@ impl Session {
             self.ringer.ring(0);
         }
         let waiting = self.backlog.len();
-        // A batch is told in one message and one a sample, and a sample's end may be told twice.
-        let of_batches = || self.regions.blocks().map(|(_, block)| 1 + 3 * block.regions.len()).sum();
+        // A batch is told in one message and one a sample, and the end of a sample, or of each part, may be told twice.
+        let ends = |regions: &[Region]| regions.iter().map(|r| 2 * r.parts.len().max(1)).sum::<usize>();
+        let of = |block: &Block| 1 + block.regions.len() + ends(&block.regions);
+        let of_batches = || self.regions.blocks().map(|(_, block)| of(block)).sum();
         if waiting < 256 { 0 } else { waiting.saturating_sub(of_batches()) }
+    }
+
+    /// What the rank is told of a part that is in its place; `None` if it is not.
+    pub fn ready(&self, what: Address) -> Option<Ready> {
+        let Address { grant, slot, span: Span { first, frames } } = what;
+        let (block, region) = (self.regions.block(grant)?, self.regions.region(grant, slot).ok()?);
+        let part = region.parts.iter().find(|part| part.span == what.span)?;
+        let State::Ready { attempt, written, shape, spare, .. } = part.state else { return None };
+        let grant = spare.unwrap_or(grant);
+        let offset = match spare {
+            Some(spare) => self.regions.block(spare)?.offset,
+            None => region.offset + part.at,
+        };
+        let head = Head { kind: kind::READY, session: self.id, attempt, slot };
+        let (sample, step) = (region.place.sample, block.step);
+        Some(Ready { head, sample, offset, written, shape, grant, step, first, frames, reserved: 0 })
+    }
+
+    fn block(&self, grant: u32) -> Result<&Block, Refused> {
+        self.regions.block(grant).ok_or(Refused::Grant(grant))
+    }
+
+    /// Makes room for a second attempt at a part, and tells the rank of it. `None` if there is no room.
+    pub fn hedge(&mut self, what: Address, iter: u32) -> Result<Option<(u16, Option<Spare>)>, Refused> {
+        let Some((attempt, spare, fresh)) = self.regions.hedge(what)? else { return Ok(None) };
+        if let Some(spare) = spare.filter(|_| fresh) {
+            let Spare { offset, grant, .. } = spare;
+            let (step, len) = (self.block(what.grant)?.step, self.block(grant)?.len);
+            let head = Head { kind: kind::SPARE, session: self.id, attempt, slot: what.slot };
+            let (of, Span { first, frames }) = (what.grant, what.span);
+            let told = message::Spare { head, offset, len, grant, of, iter, step, first, frames, reserved: [0; 3] };
+            self.tell(told.words());
+            crash::point("spare.told");
+        }
+        Ok(Some((attempt, spare)))
     }
 
     /// Wakes the rank whatever its parked flag says: a worker may have died after it cleared the flag.

@@ -6,6 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::conn::{Conn, Gone};
 use super::pidfd::PidFd;
@@ -18,6 +19,9 @@ use crate::ring::spsc::{Consumer, Producer, ring_bytes};
 
 /// Messages in each ring of a link: two tickets are the most a worker holds, the rest is slack.
 const LINK_CAPACITY: u32 = 16;
+
+/// A worker that is to do something and does not run for so long is stuck.
+const STILL: Duration = Duration::from_secs(1);
 
 /// What every worker of a job shares.
 pub struct Shared<'a> {
@@ -56,6 +60,8 @@ pub struct Worker {
     done: Consumer,
     ringer: Ringer,
     bell: EventFd,
+    /// When its CPU time was looked at, and what it was, clock ticks.
+    look: Option<(Instant, u64)>,
 }
 
 impl Worker {
@@ -95,6 +101,7 @@ impl Worker {
             done,
             ringer,
             bell,
+            look: None,
         })
     }
 
@@ -133,6 +140,7 @@ impl Worker {
             return false;
         }
         self.held.push_back(ticket.ticket);
+        self.look = None;
         self.ringer.ring(0);
         true
     }
@@ -147,6 +155,25 @@ impl Worker {
     /// The next message of the worker. `Err` when its ring is spoilt.
     pub fn pop(&mut self) -> Result<Option<Words>, ()> {
         self.done.pop().map_err(|_| ())
+    }
+
+    /// Whether it has used the CPU since this was asked before, [`STILL`] ago or more; yes, when that is not known.
+    pub fn has_run(&mut self) -> bool {
+        let Some(ticks) = cpu_ticks(self.pid()) else { return true };
+        match self.look {
+            Some((at, before)) if before == ticks => at.elapsed() < STILL,
+            _ => {
+                self.look = Some((Instant::now(), ticks));
+                true
+            }
+        }
+    }
+
+    /// Asks it to let go of a session's slab.
+    pub fn detach(&mut self, session: u16) -> Result<(), Gone> {
+        // Until now it may have had no reason to run.
+        self.look = None;
+        self.conn.as_mut().ok_or(Gone::End)?.send(&ToWorker::Detach { session }, &[])
     }
 
     /// Reaps the dead process.
@@ -167,6 +194,15 @@ impl Drop for Worker {
 /// Entry of a worker in the hints segment; entry 0 is the daemon's.
 pub const fn bell_of(slot: u16) -> usize {
     1 + slot as usize
+}
+
+/// CPU time of a process, clock ticks: the 14th and 15th field of its `stat`.
+fn cpu_ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, behind_the_name) = stat.rsplit_once(')')?;
+    let mut fields = behind_the_name.split_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
 }
 
 /// A secret that only the daemon and the worker it starts know: 128 random bits.

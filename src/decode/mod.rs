@@ -11,11 +11,9 @@ mod damage;
 pub mod emulated;
 mod ffi;
 mod input;
-pub mod key;
 pub mod pixels;
 pub mod plan;
 pub mod read;
-pub mod sampling;
 mod scale;
 mod sws;
 #[cfg(test)]
@@ -25,13 +23,14 @@ pub mod worker;
 
 use std::fmt;
 
+pub use crate::proto::key::{self, SampleKey};
+pub use crate::proto::sampling;
 pub use input::{Input, MAX_PREFETCH};
-pub use key::SampleKey;
 pub use read::{Mode, ReadId, Reader, Source};
 pub use video::VideoDecoder;
 
 use crate::manifest::descriptor::Descriptor;
-use crate::proto::transform::Transform;
+use crate::proto::transform::{Span, Transform};
 
 /// What is to be made of a sample.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +41,15 @@ pub struct Request<'a> {
     pub transform: &'a Transform,
     /// Its randomness.
     pub key: SampleKey,
+    /// Which frames of the output.
+    pub span: Span,
+}
+
+impl<'a> Request<'a> {
+    /// All of a sample.
+    pub fn whole(descriptor: Descriptor<'a>, transform: &'a Transform, key: SampleKey) -> Request<'a> {
+        Request { descriptor, transform, key, span: transform.whole() }
+    }
 }
 
 /// What was made of a sample.
@@ -49,7 +57,7 @@ pub struct Request<'a> {
 pub struct Outcome {
     /// Bytes written at the start of the output.
     pub written: u64,
-    /// Shape, in the order of the transform's layout.
+    /// Shape of the sample, in the order of the transform's layout.
     pub shape: [u16; 4],
     /// Frames that the codec gave out, wanted or not.
     pub frames_decoded: u32,
@@ -110,7 +118,8 @@ impl SampleError {
 ///
 /// An implementation keeps what is dear to make between calls, and nothing of a sample.
 pub trait Decoder {
-    /// Writes the sample to the start of `out`, each byte once and none behind [`Outcome::written`].
+    /// Writes the sample, or the part of it that is asked for, to the start of `out`, each byte once and none behind
+    /// [`Outcome::written`]. A part has the bytes that it would have in the whole.
     ///
     /// On an error the contents of `out` have no meaning. The result depends on `input`'s bytes and `request` alone.
     fn decode(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError>;

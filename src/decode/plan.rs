@@ -6,7 +6,8 @@ use super::input::MAX_PREFETCH;
 use super::key::SampleKey;
 use super::sampling;
 use crate::manifest::descriptor::Descriptor;
-use crate::proto::transform::Transform;
+pub use crate::manifest::groups::{Group, groups};
+use crate::proto::transform::{Span, Transform};
 
 /// Ranges that are closer than this are read as one: a request costs about as much as these bytes.
 const MERGE: u64 = 64 << 10;
@@ -17,19 +18,17 @@ const SMALL: u64 = 256 << 10;
 /// Ranges start on a page, which takes in the header of the cluster or fragment that a key frame's packet is in.
 const PAGE: u64 = 4096;
 
-/// Frames that are reached from one key frame.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
-    /// Which of the descriptor's key frames.
-    pub key: usize,
-    /// Which of the wanted frames, as positions in the list.
-    pub wanted: Range<usize>,
-}
-
 /// The byte ranges of the file that a request will need, to be handed to [`super::Reader::submit`]. It is a forecast:
 /// what it misses is read on demand, and counted.
 pub fn ranges(descriptor: &Descriptor<'_>, transform: &Transform, key: &SampleKey) -> Vec<Range<u64>> {
-    let wanted = sampling::indices(transform.sampling, descriptor.frames, transform.frames, key);
+    ranges_of(descriptor, transform, key, transform.whole())
+}
+
+/// As [`ranges`], for a part of the sample.
+pub fn ranges_of(descriptor: &Descriptor<'_>, transform: &Transform, key: &SampleKey, span: Span) -> Vec<Range<u64>> {
+    let mut wanted = sampling::indices(transform.sampling, descriptor.frames, transform.frames, key);
+    wanted.truncate(span.end() as usize);
+    wanted.drain(..wanted.len().min(span.first.into()));
     let sample = descriptor.offset..descriptor.offset.saturating_add(descriptor.len);
     sparse(descriptor, &wanted, &sample).unwrap_or_else(|| whole(&sample))
 }
@@ -85,32 +84,6 @@ fn cut(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     }
     ranges.retain(|r| !r.is_empty());
     ranges
-}
-
-/// The wanted frames by the key frame that each is reached from, or `None` when the sample must be decoded from its
-/// start: its index is not one to seek by, or a wanted frame is shown before the first key frame.
-///
-/// The key frame is the last one *shown* no later than the frame: pictures that lead a key frame of an open group
-/// refer to the group before, and are shown before it.
-pub fn groups(d: &Descriptor<'_>, wanted: &[u32]) -> Option<Vec<Group>> {
-    let ascending = |times: &[i64]| times.windows(2).all(|w| w[0] < w[1]);
-    let indexed = d.seekable
-        && d.pts.len() == d.frames as usize
-        && d.key_frames.windows(2).all(|w| w[0] < w[1])
-        && d.key_frames.last().is_some_and(|&k| k < d.frames)
-        && ascending(d.pts);
-    if !indexed {
-        return None;
-    }
-    let mut out: Vec<Group> = Vec::new();
-    for (i, &frame) in wanted.iter().enumerate() {
-        let key = d.key_frames.partition_point(|&k| k <= frame).checked_sub(1)?;
-        match out.last_mut() {
-            Some(group) if group.key == key => group.wanted.end = i + 1,
-            _ => out.push(Group { key, wanted: i..i + 1 }),
-        }
-    }
-    Some(out)
 }
 
 #[cfg(test)]

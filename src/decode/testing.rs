@@ -137,7 +137,7 @@ pub(crate) fn decode(
     const GUARD: usize = 4096;
     let size = transform.max_bytes(&descriptor.facts()) as usize;
     let mut bytes = vec![0xa5; size + GUARD];
-    let request = Request { descriptor: *descriptor, transform, key };
+    let request = Request::whole(*descriptor, transform, key);
     let outcome = VideoDecoder::new().decode(input, &request, &mut bytes)?;
     assert_eq!(outcome.written as usize, size);
     assert!(bytes[size..].iter().all(|&b| b == 0xa5), "written past the output");

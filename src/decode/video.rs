@@ -54,10 +54,14 @@ impl VideoDecoder {
 impl Decoder for VideoDecoder {
     fn decode(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
         log::begin(Stage::Open.name());
-        let Request { descriptor, transform, key } = request;
+        let Request { descriptor, transform, key, span } = request;
         transform.check().map_err(|e| SampleError::new(Stage::Transform, e.to_string()))?;
         let facts = descriptor.facts();
-        let (shape, bytes) = (transform.shape(&facts), transform.max_bytes(&facts));
+        let shape = transform.shape(&facts);
+        let (_, bytes) = transform.place(&facts, *span).ok_or_else(|| {
+            let (first, end) = (span.first, span.end());
+            SampleError::new(Stage::Transform, format!("frames {first} to {end} are no part of {shape:?}"))
+        })?;
         let room = out.len();
         let out = usize::try_from(bytes).ok().and_then(|n| out.get_mut(..n)).ok_or_else(|| {
             SampleError::new(Stage::Transform, format!("the output takes {bytes} bytes and its place has {room}"))
@@ -70,7 +74,8 @@ impl Decoder for VideoDecoder {
             let text = format!("a rotation by {} degrees; wanted 0, 90, 180 or 270", descriptor.rotation);
             return Err(SampleError::new(Stage::Transform, text));
         }
-        let target = Target::new(transform, &facts, descriptor, key, &wanted, out);
+        let wanted = &wanted[usize::from(span.first)..span.end() as usize];
+        let target = Target::new(transform, &facts, descriptor, key, wanted, out);
         let frames_decoded = Pass::run(self, input, descriptor, target)?;
         Ok(Outcome { written: bytes, shape, frames_decoded })
     }
@@ -413,6 +418,8 @@ fn open<'i>(input: &'i Input, descriptor: &Descriptor<'_>) -> Result<(Demuxer<'i
     Ok((demuxer, codec))
 }
 
+#[cfg(test)]
+mod parts;
 #[cfg(test)]
 mod robust;
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod file;
 mod fingerprint;
 #[cfg(feature = "decode")]
 mod former;
+pub mod groups;
 pub mod guard;
 #[cfg(feature = "decode")]
 mod input;

@@ -64,6 +64,8 @@ pub mod kind {
     pub const RELEASE: u16 = 9;
     /// Rank → daemon: [`super::Feedback`], the step that used this batch has ended.
     pub const STEP_END: u16 = 10;
+    /// Daemon → rank: [`super::Spare`], a second place for a sample whose worker is stuck.
+    pub const SPARE: u16 = 11;
 }
 
 /// Daemon → worker: decode this sample into that region by then.
@@ -76,9 +78,9 @@ pub struct Ticket {
     pub ticket: u64,
     /// Row of the sample in the manifest.
     pub sample: u64,
-    /// Where the region starts in the session's slab, bytes.
+    /// Where the output goes in the session's slab, bytes: the sample's region, or the place of its part in it.
     pub offset: u64,
-    /// Length of the region, bytes; the output is at most this long.
+    /// Length of that place, bytes.
     pub len: u64,
     /// The grant that the region belongs to; see [`Batch::grant`].
     pub grant: u32,
@@ -86,8 +88,10 @@ pub struct Ticket {
     pub step: u32,
     /// Epoch; with seed and sample it keys the randomness.
     pub epoch: u32,
-    /// Time until the rank will want it as predicted when the ticket was written, milliseconds; `u32::MAX` = none.
-    pub due_ms: u32,
+    /// First frame of the output that is to be made; 0 for a whole sample.
+    pub first: u16,
+    /// Frames of the output that are to be made.
+    pub frames: u16,
 }
 
 /// Worker → daemon: the end of a ticket, with what it cost.
@@ -98,9 +102,9 @@ pub struct Done {
     pub head: Head,
     /// The ticket's number.
     pub ticket: u64,
-    /// Bytes written into the region, from its start.
+    /// Bytes written into the ticket's place, from its start.
     pub written: u64,
-    /// The shape written; all zero when failed.
+    /// The sample's shape; all zero when failed.
     pub shape: [u16; 4],
     /// Time from the ticket's reads being submitted to their end, microseconds.
     pub read_us: u32,
@@ -119,7 +123,7 @@ pub struct Done {
 /// Flag of [`Done`]: the worker could not tell the rank because its lane was full.
 pub const DONE_UNTOLD: u32 = 1;
 
-/// Worker → rank: a sample is in its place. With kind [`kind::SKIP`]: it never will be.
+/// Worker → rank: a sample, or a part of it, is in its place. With kind [`kind::SKIP`]: the sample never will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Ready {
@@ -127,18 +131,22 @@ pub struct Ready {
     pub head: Head,
     /// Row of the sample in the manifest.
     pub sample: u64,
-    /// Start of the region in the slab, bytes.
+    /// Where it was written in the slab, bytes.
     pub offset: u64,
     /// Bytes written.
     pub written: u64,
-    /// The shape written, in the layout's order (e.g. T, C, H, W).
+    /// The sample's shape, in the layout's order (e.g. T, C, H, W).
     pub shape: [u16; 4],
     /// The grant that the region belongs to; see [`Batch::grant`].
     pub grant: u32,
     /// Step of the batch.
     pub step: u32,
+    /// First frame of the output that was written.
+    pub first: u16,
+    /// Frames of the output that were written; the sample is ready when all are.
+    pub frames: u16,
     /// Zero; room for later.
-    pub reserved: u64,
+    pub reserved: u32,
 }
 
 /// Daemon → rank: a block of the slab now belongs to this batch.
@@ -187,6 +195,32 @@ pub struct Entry {
     pub home_share: u64,
     /// The profile's tokens of this sample.
     pub tokens: f64,
+}
+
+/// Daemon → rank: a sample of a batch, or a part of it, may come in this block instead of its own place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Spare {
+    /// `kind` = [`kind::SPARE`]; `slot` = place of the sample in its batch.
+    pub head: Head,
+    /// Start of the block in the slab, bytes.
+    pub offset: u64,
+    /// Length of the block, bytes.
+    pub len: u64,
+    /// Number of this grant; a [`Ready`] of what was made here carries it.
+    pub grant: u32,
+    /// The grant of the batch.
+    pub of: u32,
+    /// Iteration of the batch.
+    pub iter: u32,
+    /// Step of the batch.
+    pub step: u32,
+    /// First frame of the output.
+    pub first: u16,
+    /// Frames of the output.
+    pub frames: u16,
+    /// Zero; room for later.
+    pub reserved: [u32; 3],
 }
 
 /// Rank → daemon: a release or the end of a step.
@@ -258,6 +292,7 @@ impl Body for Ticket {
     const KINDS: &'static [u16] = &[kind::TICKET];
     fn check(&self, kind: u16) -> Result<(), BadMessage> {
         span(kind, self.offset, self.len)?;
+        field(kind, "frames", self.frames.into(), self.frames > 0)?;
         field(kind, "attempt", self.head.attempt.into(), self.head.attempt > 0)
     }
 }
@@ -291,6 +326,14 @@ impl Body for Entry {
     }
 }
 
+impl Body for Spare {
+    const KINDS: &'static [u16] = &[kind::SPARE];
+    fn check(&self, kind: u16) -> Result<(), BadMessage> {
+        span(kind, self.offset, self.len)?;
+        field(kind, "frames", self.frames.into(), self.frames > 0)
+    }
+}
+
 impl Body for Feedback {
     const KINDS: &'static [u16] = &[kind::RELEASE, kind::STEP_END];
     fn check(&self, _kind: u16) -> Result<(), BadMessage> {
@@ -309,13 +352,17 @@ mod tests {
         assert_eq!(size_of::<Ready>(), 56);
         assert_eq!(size_of::<Batch>(), 56);
         assert_eq!(size_of::<Entry>(), 56);
+        assert_eq!(size_of::<Spare>(), 56);
         assert_eq!(size_of::<Feedback>(), 56);
     }
 
     #[test]
     fn a_wrong_kind_is_an_error_value() {
-        let ticket =
-            Ticket { head: Head { kind: kind::TICKET, session: 1, attempt: 1, slot: 0 }, ..Ticket::zeroed() };
+        let ticket = Ticket {
+            head: Head { kind: kind::TICKET, session: 1, attempt: 1, slot: 0 },
+            frames: 1,
+            ..Ticket::zeroed()
+        };
         assert_eq!(Ticket::parse(&ticket.words()), Ok(ticket));
         assert_eq!(Done::parse(&ticket.words()), Err(BadMessage::Kind(kind::TICKET)));
     }

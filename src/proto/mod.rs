@@ -1,15 +1,18 @@
 //! The words that processes exchange: ring messages, session packets, and the options both carry.
 //!
-//! Three layers, one file each:
+//! Three layers:
 //! - [`message`]: the 56-byte bodies that travel in ring slots (tickets, done, ready, plan, feedback);
 //! - [`session`]: the JSON packets of the Unix socket, sent rarely, each with its file descriptors;
 //! - [`options`] and [`transform`]: what the user asks for. Pure data and arithmetic, so that the rank, the
-//!   daemon, the workers and the simulator compute the same shapes from the same descriptor.
+//!   daemon, the workers and the simulator compute the same shapes from the same descriptor; with [`sampling`], which
+//!   frames are kept, and [`key`], the randomness of a sample.
 //!
 //! This room knows nothing else of ours and does no I/O. `docs/protocol.md` is its prose.
 
+pub mod key;
 pub mod message;
 pub mod options;
+pub mod sampling;
 pub mod session;
 pub mod transform;
 

@@ -243,11 +243,27 @@ pub struct RunOptions {
     pub max_batches: u32,
     /// Whether workers are pinned to cores.
     pub pin: bool,
+    /// Milliseconds of decoding from which on a clip that alone would miss its deadline is decoded by several workers
+    /// at once, cut at key frames; 0 = never.
+    #[serde(default = "split_ms")]
+    pub split_ms: u32,
+    /// Whether a sample whose worker is stuck is given to a second one while its rank waits.
+    #[serde(default = "yes")]
+    pub hedge: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// Opening a clip once more for each part costs a hundredth of this.
+const fn split_ms() -> u32 {
+    2000
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { policy: Policy::Helix, workers: 0, max_batches: 0, pin: true }
+        RunOptions { policy: Policy::Helix, workers: 0, max_batches: 0, pin: true, split_ms: split_ms(), hedge: true }
     }
 }
 

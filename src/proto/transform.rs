@@ -147,6 +147,22 @@ impl Dtype {
     }
 }
 
+/// A part of a sample: frames of the output that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span {
+    /// The first, from 0.
+    pub first: u16,
+    /// How many.
+    pub frames: u16,
+}
+
+impl Span {
+    /// One past the last.
+    pub const fn end(self) -> u32 {
+        self.first as u32 + self.frames as u32
+    }
+}
+
 /// The whole transform of a video sample to RGB numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -273,6 +289,34 @@ impl Transform {
         self.shape(facts).iter().map(|&n| u64::from(n)).product::<u64>() * self.dtype.size() as u64
     }
 
+    /// All frames of the output.
+    pub const fn whole(&self) -> Span {
+        Span { first: 0, frames: self.frames }
+    }
+
+    /// Whether the frames of the output lie one behind the other: only then can several workers make a sample.
+    pub const fn has_parts(&self) -> bool {
+        match self.layout {
+            Layout::Tchw | Layout::Thwc => true,
+        }
+    }
+
+    /// Where a part of a sample lies in its region: (bytes from the region's start, bytes). `None` if it has no such
+    /// frames, or if its frames do not lie together and it is not all of the sample.
+    pub fn place(&self, facts: &Facts, span: Span) -> Option<(u64, u64)> {
+        self.part(self.max_bytes(facts), span)
+    }
+
+    /// As [`place`](Self::place), where the bytes of the whole sample are known.
+    pub fn part(&self, bytes: u64, span: Span) -> Option<(u64, u64)> {
+        if span == self.whole() {
+            return Some((0, bytes));
+        }
+        let frame = bytes.checked_div(self.frames.into()).filter(|_| self.has_parts())?;
+        let fits = span.frames > 0 && span.end() <= self.frames.into();
+        fits.then(|| (u64::from(span.first) * frame, u64::from(span.frames) * frame))
+    }
+
     /// Whether every sample has the same shape, whatever its size: then a batch is one tensor.
     pub fn is_uniform(&self) -> bool {
         matches!(self.resize, Resize::Exact { .. }) || !matches!(self.crop, Crop::None)
@@ -302,6 +346,17 @@ mod tests {
         let t = Transform { layout: Layout::Thwc, dtype: Dtype::F32, ..t };
         assert_eq!(t.shape(&facts), [16, 96, 112, 3]);
         assert_eq!(t.max_bytes(&facts), 4 * 16 * 3 * 96 * 112);
+    }
+
+    #[test]
+    fn parts_lie_behind_each_other() {
+        let facts = Facts::default();
+        let t = Transform { frames: 5, dtype: Dtype::F32, ..Transform::default() };
+        let frame = 4 * 3 * 224 * 224;
+        let part = |first, frames| t.place(&facts, Span { first, frames });
+        assert_eq!(part(0, 5), Some((0, t.max_bytes(&facts))));
+        assert_eq!((part(0, 2), part(2, 3)), (Some((0, 2 * frame)), Some((2 * frame, 3 * frame))));
+        assert_eq!((part(2, 4), part(5, 0), part(u16::MAX, u16::MAX)), (None, None, None));
     }
 
     #[test]

@@ -13,13 +13,13 @@
 
 use std::{
     os::fd::BorrowedFd,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use super::{
     segment::Segment,
-    sync::{self, BITMAP, Ordering, fence, step},
+    sync::{self, BITMAP, Ordering, fence, fence_after_rmw, step},
 };
 
 pub use super::{eventfd::Guard, sync::EventFd};
@@ -109,7 +109,7 @@ impl Ringer {
         word.fetch_or(bit, Ordering::Relaxed);
         step("ring.bit");
         // Pairs with the fence in `park`.
-        fence("ring.fence");
+        fence_after_rmw("ring.fence");
         let parked = self.bell.parked();
         // The swap lets one of several producers pay for the system call.
         if parked.load(Ordering::Relaxed) != 0 && parked.swap(0, Ordering::Release) != 0 {
@@ -141,12 +141,14 @@ impl Ringer {
 /// The process that the bell belongs to. One thread at a time sleeps on it.
 pub struct Sleeper {
     bell: Bell,
+    /// For [`Sleeper::wait`] alone; made when it first sleeps.
+    watch: OnceLock<sync::Watch>,
 }
 
 impl Sleeper {
     /// With entry `entry`, sleeping on `fd`.
     pub fn new(hints: Arc<Segment>, entry: usize, fd: EventFd) -> Result<Sleeper, NoEntry> {
-        Ok(Sleeper { bell: Bell::new(hints, entry, fd)? })
+        Ok(Sleeper { bell: Bell::new(hints, entry, fd)?, watch: OnceLock::new() })
     }
 
     /// Visits each lane that has news, and forgets that it had. Drain the lane's ring after, not before: what is
@@ -161,12 +163,39 @@ impl Sleeper {
             let mut rest = bits.swap(0, Ordering::Relaxed);
             // Pairs with the first fence in `ring`: whoever saw its bit set, or set it, did so after its push, and we
             // look into its ring after this.
-            fence("take.fence");
+            fence_after_rmw("take.fence");
             while rest != 0 {
                 visit(word * 64 + rest.trailing_zeros() as usize);
                 rest &= rest - 1;
             }
         }
+    }
+
+    /// Visits each lane that has news or is being watched, and leaves its bit set where `visit` says so: while it is,
+    /// the lane's producers pay for no more than a look at it. Who keeps a bit must drain the lane's ring again and
+    /// again, and [`Sleeper::forget`] the lane before it stops to.
+    pub fn watch(&self, mut visit: impl FnMut(usize) -> bool) {
+        for word in 0..BITMAP {
+            let bits = self.bell.bits(word);
+            let mut rest = bits.load(Ordering::Relaxed);
+            while rest != 0 {
+                if !visit(word * 64 + rest.trailing_zeros() as usize) {
+                    bits.fetch_and(!(rest & rest.wrapping_neg()), Ordering::Relaxed);
+                }
+                rest &= rest - 1;
+            }
+        }
+    }
+
+    /// Forgets that a lane has news. Look into its ring once more after: what came before is not told again.
+    ///
+    /// # Panics
+    /// If `lane` is not below [`LANES`].
+    pub fn forget(&self, lane: usize) {
+        assert!(lane < LANES, "lane {lane} has no bit in the hints");
+        self.bell.bits(lane / 64).fetch_and(!(1 << (lane % 64)), Ordering::Relaxed);
+        // Pairs with the first fence in `ring`, as the one in `take` does.
+        fence_after_rmw("forget.fence");
     }
 
     /// Whether any lane claims news.
@@ -186,7 +215,7 @@ impl Sleeper {
     pub fn park(&self) -> bool {
         self.set_parked(1);
         // Pairs with the fence in `ring`: either it sees `parked`, or we see its bit.
-        fence("park.fence");
+        fence_after_rmw("park.fence");
         if self.has_news() {
             self.set_parked(0);
             return false;
@@ -225,8 +254,8 @@ impl Sleeper {
             }
         }
         if self.park() {
-            self.bell.fd.wait(timeout);
-            self.unpark();
+            self.watch.get_or_init(|| sync::Watch::new(&self.bell.fd)).wait(timeout);
+            self.set_parked(0);
         }
         self.has_news()
     }

@@ -1,8 +1,13 @@
 //! A manifest as the scheduler sees it: its good rows, by number.
 
-use super::event::Catalog;
+use super::cost::Work;
+use super::event::{Catalog, Chunk};
 use crate::manifest::Manifest;
-use crate::proto::transform::Facts;
+use crate::manifest::groups::{Group, groups};
+use crate::proto::key::SampleKey;
+use crate::proto::options::StreamOptions;
+use crate::proto::sampling;
+use crate::proto::transform::{Facts, Span};
 
 impl Catalog for Manifest {
     fn len(&self) -> u64 {
@@ -15,5 +20,25 @@ impl Catalog for Manifest {
 
     fn facts(&self, i: u64) -> Facts {
         Manifest::facts(self, self.good_row(i))
+    }
+
+    fn chunks(&self, row: u64, epoch: u32, options: &StreamOptions) -> Vec<Chunk> {
+        let transform = &options.transform;
+        if row >= Manifest::len(self) || !transform.has_parts() {
+            return Vec::new();
+        }
+        let descriptor = self.descriptor(row);
+        let key = SampleKey::new(options.seed, epoch, row);
+        let wanted = sampling::indices(transform.sampling, descriptor.frames, transform.frames, &key);
+        let Some(groups) = groups(&descriptor, &wanted) else { return Vec::new() };
+        let whole = Work::of(&descriptor.facts(), transform);
+        let chunk = |group: &Group| {
+            let kept = &wanted[group.wanted.clone()];
+            let (first, last) = (descriptor.key_frames[group.key], kept.last().copied().unwrap_or(0));
+            let share = kept.len() as f64 / wanted.len() as f64;
+            let work = Work { frames: f64::from(last + 1 - first), ..whole.share(share) };
+            Chunk { span: Span { first: group.wanted.start as u16, frames: kept.len() as u16 }, work }
+        };
+        groups.iter().map(chunk).collect()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::cost::{self, Work};
 use crate::proto::options::{RunOptions, StreamOptions};
-use crate::proto::transform::Facts;
+use crate::proto::transform::{Facts, Span};
 
 /// Nanoseconds of the driver's monotonic clock.
 pub type Time = u64;
@@ -45,6 +45,11 @@ pub trait Catalog: Send + Sync {
     fn appraise(&self, i: u64, options: &StreamOptions) -> (Work, f64) {
         cost::appraise(&self.facts(i), options)
     }
+    /// The pieces of which the sample of this row is made in an epoch, in the order of the output, as far as each can
+    /// be decoded by itself. None where it cannot be taken apart.
+    fn chunks(&self, _row: u64, _epoch: u32, _options: &StreamOptions) -> Vec<Chunk> {
+        Vec::new()
+    }
     /// The profile's tokens of the `i`-th deliverable sample; what it costs is [`Profile::cost`] of them, unless
     /// [`appraise`](Self::appraise) knows better.
     ///
@@ -62,6 +67,15 @@ pub trait Catalog: Send + Sync {
     fn shape(&self, _i: u64) -> Option<usize> {
         None
     }
+}
+
+/// The frames of a sample that are reached from one key frame.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Chunk {
+    /// Frames of the output.
+    pub span: Span,
+    /// What it takes to decode them.
+    pub work: Work,
 }
 
 /// What a finished ticket cost.
@@ -189,6 +203,11 @@ pub enum Event {
         /// The ticket.
         ticket: TicketId,
     },
+    /// Answer to an [`Decision::Assign`] that hedges: there is no room for a second attempt, and none was made.
+    Unassigned {
+        /// The ticket.
+        ticket: TicketId,
+    },
     /// Time passed: the answer to [`Decision::WakeAt`].
     Tick,
 }
@@ -268,8 +287,13 @@ pub enum Decision {
         step: u32,
         /// Place in the batch.
         slot: u16,
-        /// Which attempt at this sample, from 1.
+        /// The part of the sample that is to be made; `None` for all of it. The parts of a sample lie apart and make
+        /// all of it, and a sample that was given out as a whole is never given out in parts.
+        part: Option<Span>,
+        /// Which attempt at this sample or part, from 1.
         attempt: u16,
+        /// Whether it is a second attempt while the first is still under way: it needs a place of its own.
+        hedge: bool,
         /// When the rank is predicted to want the batch.
         due: Option<Time>,
     },

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::random::Draws;
 use crate::proto::options::{Balance, Profile, StreamOptions};
-use crate::proto::transform::Facts;
+use crate::proto::transform::{Facts, Span};
 use crate::sched::cost::Work;
-use crate::sched::event::Catalog;
+use crate::sched::event::{Catalog, Chunk};
 use crate::sched::order::Order;
 use crate::sched::units::Units;
 
@@ -26,12 +26,28 @@ pub struct Sample {
     pub shape: Option<usize>,
     /// Samples that it stands for.
     pub count: u32,
+    /// Pieces of about equal length, cut at key frames, that can be decoded apart; 1 where there are none.
+    pub chunks: u16,
     /// Seconds of one core to decode it; hidden from the scheduler.
     pub decode_s: f64,
+    /// Of these what each worker that decodes a part of it pays again.
+    pub open_s: f64,
     /// Seconds of an accelerator to compute on it.
     pub compute_s: f64,
     /// What the scheduler takes that to be before the sample is decoded.
     pub predicted_s: f64,
+}
+
+impl Sample {
+    /// A part of it, of 1. Its frames are its chunks: which of them a decoder keeps does not matter here.
+    pub(super) fn share(&self, part: Option<Span>) -> f64 {
+        part.map_or(1.0, |part| f64::from(part.frames) / f64::from(self.chunks.max(1)))
+    }
+
+    /// Seconds of one core to decode a part of it.
+    pub(super) fn part_s(&self, part: Option<Span>) -> f64 {
+        self.open_s + (self.decode_s - self.open_s) * self.share(part)
+    }
 }
 
 /// Samples, as a catalog. A sample's cost and tokens are the compute predicted for it.
@@ -59,6 +75,11 @@ impl Catalog for Trace {
     }
     fn tokens(&self, i: u64, _options: &StreamOptions) -> f64 {
         self.samples[i as usize].predicted_s
+    }
+    fn chunks(&self, row: u64, _epoch: u32, _options: &StreamOptions) -> Vec<Chunk> {
+        let Some(sample) = self.samples.get(row as usize) else { return Vec::new() };
+        let work = sample.work.share(1.0 / f64::from(sample.chunks.max(1)));
+        (0..sample.chunks).map(|first| Chunk { span: Span { first, frames: 1 }, work }).collect()
     }
     fn shapes(&self) -> &[u32] {
         &self.shapes
@@ -131,7 +152,9 @@ impl Job {
                 out_bytes: options.transform.max_bytes(&facts),
                 shape: None,
                 count: 1,
+                chunks: catalog.chunks(catalog.row(i), 0, options).len().max(1) as u16,
                 decode_s: work.prior_ms() / 1e3 * noise / pace.core_speed,
+                open_s: Work::default().prior_ms() / 1e3 / pace.core_speed,
                 compute_s: if options.profile == Profile::Equal { 1.0 } else { cost },
                 predicted_s: 0.0,
             });
@@ -195,6 +218,7 @@ impl Job {
             for part in parts {
                 whole.decode_s += part.decode_s;
                 whole.compute_s += part.compute_s;
+                whole.chunks = 1;
                 whole.predicted_s += part.predicted_s;
                 whole.out_bytes += part.out_bytes;
                 whole.count += part.count;

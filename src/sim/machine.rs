@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::job::{Job, Sample};
 use super::metrics::{Bounds, Outcome, Placed, RankStep};
 use crate::proto::options::{Balance, Policy, RunOptions, StreamOptions};
+use crate::proto::transform::Span;
 use crate::sched::event::{
     Decision, Event, Measured, Place, Scheduler, ServerId, StreamId, TicketId, Time, WorkerId,
 };
@@ -78,6 +79,8 @@ pub struct Setup {
     pub servers: u16,
     /// Batches that a rank may hold, the one in use included.
     pub depth: u32,
+    /// Milliseconds of decoding from which on this scheduler may cut a clip; 0 = never.
+    pub split_ms: u32,
     /// How those at work slow each other.
     pub contention: Option<Contention>,
     /// What a sample goes through that is decoded on another server than its rank's; nothing on one box.
@@ -100,6 +103,7 @@ impl Setup {
             system,
             servers: 4,
             depth,
+            split_ms: RunOptions::default().split_ms,
             contention: None,
             link: None,
             deadlines: true,
@@ -140,13 +144,25 @@ enum Wake {
 struct Ticket {
     rank: usize,
     step: u32,
+    slot: usize,
     sample: u64,
+    /// Which part; all of the sample if there is none.
+    part: Option<Span>,
     begun: Time,
 }
 
+/// A batch that was granted and has not ended.
+struct Batch {
+    step: u32,
+    samples: Vec<u64>,
+    /// By sample, the chunks that are left to decode.
+    chunks: Vec<u16>,
+    /// Samples left.
+    left: usize,
+}
+
 struct Rank {
-    /// Batches granted and not ended: step, samples left, samples.
-    batches: VecDeque<(u32, usize, Vec<u64>)>,
+    batches: VecDeque<Batch>,
     asked: Time,
     got: Option<Time>,
     computed: Option<Time>,
@@ -242,7 +258,8 @@ impl<'a> Machine<'a> {
                 (policy, cores, StreamOptions { balance, regroup, ..base })
             }
         };
-        let run = RunOptions { policy, max_batches: self.setup.depth, ..RunOptions::default() };
+        let (max_batches, split_ms) = (self.setup.depth, self.setup.split_ms);
+        let run = RunOptions { policy, max_batches, split_ms, ..RunOptions::default() };
         let catalog = self.job.trace.clone();
         self.tell(Event::StreamOpened { stream: STREAM, options: Arc::new(options), run, catalog });
         let workers = workers.min(cores);
@@ -299,8 +316,8 @@ impl<'a> Machine<'a> {
                         self.granted(rank as usize, step, &places);
                         todo.push_back(Event::Granted { stream, rank, iter, step });
                     }
-                    Decision::Assign { worker, ticket, rank, step, slot, .. } => {
-                        self.assigned(worker, ticket, rank as usize, step, slot as usize);
+                    Decision::Assign { worker, ticket, rank, step, slot, part, .. } => {
+                        self.assigned(worker, ticket, rank as usize, step, (slot.into(), part));
                     }
                     Decision::WakeAt(time) => self.at(time, Wake::Tick),
                     Decision::End { .. } => {}
@@ -310,14 +327,22 @@ impl<'a> Machine<'a> {
     }
 
     fn granted(&mut self, rank: usize, step: u32, places: &[Place]) {
-        let samples = places.iter().map(|p| p.sample).collect();
-        self.ranks[rank].batches.push_back((step, places.len(), samples));
+        let samples: Vec<u64> = places.iter().map(|p| p.sample).collect();
+        let chunks = samples.iter().map(|s| self.job.trace.samples[*s as usize].chunks).collect();
+        self.ranks[rank].batches.push_back(Batch { step, left: samples.len(), samples, chunks });
     }
 
-    fn assigned(&mut self, worker: WorkerId, ticket: TicketId, rank: usize, step: u32, slot: usize) {
-        let batch = self.ranks[rank].batches.iter().find(|b| b.0 == step);
-        let Some(&sample) = batch.and_then(|b| b.2.get(slot)) else { return };
-        self.tickets.insert(ticket, Ticket { rank, step, sample, begun: 0 });
+    fn assigned(
+        &mut self,
+        worker: WorkerId,
+        ticket: TicketId,
+        rank: usize,
+        step: u32,
+        (slot, part): (usize, Option<Span>),
+    ) {
+        let batch = self.ranks[rank].batches.iter().find(|b| b.step == step);
+        let Some(&sample) = batch.and_then(|b| b.samples.get(slot)) else { return };
+        self.tickets.insert(ticket, Ticket { rank, step, slot, sample, part, begun: 0 });
         self.queues[worker.0 as usize].push_back(ticket);
         if self.queues[worker.0 as usize].len() == 1 {
             self.begin(worker);
@@ -341,13 +366,14 @@ impl<'a> Machine<'a> {
         let home = self.home_of(ticket);
         if let Some(t) = self.tickets.get_mut(&ticket) {
             t.begun = self.now;
-            let Sample { out_bytes: bytes, decode_s, .. } = self.job.trace.samples[t.sample as usize];
+            let sample = &self.job.trace.samples[t.sample as usize];
+            let (bytes, work_s) = ((sample.out_bytes as f64 * sample.share(t.part)) as u64, sample.part_s(t.part));
             if server != home {
                 self.outcome.cross_bytes += bytes;
             }
             if self.setup.trace {
                 let (home, server) = (home as u16, server as u16);
-                self.outcome.placed.push(Placed { step: t.step, home, server, bytes, work_s: decode_s });
+                self.outcome.placed.push(Placed { step: t.step, home, server, bytes, work_s });
             }
         }
         let pieces = if self.setup.contention.is_some() { PIECES } else { 1 };
@@ -357,7 +383,7 @@ impl<'a> Machine<'a> {
     /// Decodes one piece more; `left` of them are left, this one included.
     fn piece(&mut self, worker: WorkerId, ticket: TicketId, left: u32) {
         let Some(t) = self.tickets.get(&ticket) else { return };
-        let alone = self.job.trace.samples[t.sample as usize].decode_s;
+        let alone = self.job.trace.samples[t.sample as usize].part_s(t.part);
         let slowed = |alpha: f64, beta: f64, n: f64| {
             alone / f64::from(PIECES) * (1.0 + alpha * (n - 1.0) + beta * n * (n - 1.0))
         };
@@ -382,7 +408,8 @@ impl<'a> Machine<'a> {
         self.outcome.tickets += 1;
         self.outcome.decode_s += (self.now - t.begun) as f64 / 1e9;
         let wall_us = ((self.now - t.begun) / 1_000).max(1) as u32;
-        let bytes = self.job.trace.samples[t.sample as usize].out_bytes;
+        let sample = &self.job.trace.samples[t.sample as usize];
+        let bytes = (sample.out_bytes as f64 * sample.share(t.part)) as u64;
         // The next ticket is begun before the scheduler hears of the end, as on a live worker.
         self.begin(worker);
         let home = self.home_of(ticket);
@@ -408,8 +435,10 @@ impl<'a> Machine<'a> {
         let Some(t) = self.tickets.remove(&ticket) else { return };
         let measured = Measured { wall_us, cpu_us: wall_us, ..Measured::default() };
         self.tell(Event::TicketDone { ticket, measured });
-        if let Some(batch) = self.ranks[t.rank].batches.iter_mut().find(|b| b.0 == t.step) {
-            batch.1 -= 1;
+        if let Some(batch) = self.ranks[t.rank].batches.iter_mut().find(|b| b.step == t.step) {
+            let left = &mut batch.chunks[t.slot];
+            *left -= t.part.map_or(*left, |part| part.frames.min(*left));
+            batch.left -= usize::from(*left == 0);
         }
         self.deliver(t.rank);
     }
@@ -417,7 +446,7 @@ impl<'a> Machine<'a> {
     /// A rank that waits takes its batch, if that is complete, and computes.
     fn deliver(&mut self, rank: usize) {
         let r = &mut self.ranks[rank];
-        let Some((_, 0, samples)) = r.batches.front().filter(|_| r.got.is_none()) else { return };
+        let Some(Batch { left: 0, samples, .. }) = r.batches.front().filter(|_| r.got.is_none()) else { return };
         let compute: f64 = samples.iter().map(|s| self.job.trace.samples[*s as usize].compute_s).sum();
         r.got = Some(self.now);
         match self.setup.second {
@@ -432,7 +461,7 @@ impl<'a> Machine<'a> {
         let last = self.now;
         let mut items = Vec::new();
         for (rank, r) in (0..).zip(&self.ranks) {
-            let Some((_, _, samples)) = r.batches.front() else { return };
+            let Some(Batch { samples, .. }) = r.batches.front() else { return };
             // Who had to wait for the others has uploaded in the meantime; who came last has not.
             let site = if r.got == Some(last) { Site::Host } else { Site::Device };
             for (slot, unit) in (0..).zip(self.job.units_in(samples)) {
@@ -467,7 +496,7 @@ impl<'a> Machine<'a> {
         for rank in 0..self.ranks.len() {
             let r = &mut self.ranks[rank];
             let (Some(got), Some(computed)) = (r.got.take(), r.computed.take()) else { return };
-            let Some((step, _, samples)) = r.batches.pop_front() else { return };
+            let Some(Batch { step, samples, .. }) = r.batches.pop_front() else { return };
             let samples = samples.iter().map(|s| self.job.trace.samples[*s as usize].count).sum();
             row.push(RankStep { asked: r.asked, got, computed, end: now, samples });
             let (wait_ns, busy_ns) = (got - r.asked, now - got);

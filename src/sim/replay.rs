@@ -261,7 +261,9 @@ fn part_of<'a>(
         let facts = facts(part.samples[i]);
         let (work, compute_s) = (Work::of(&facts, &options.transform), compute * share);
         let (out_bytes, decode_s) = (part.bytes[i], part.work[i]);
-        Sample { facts, work, out_bytes, shape: None, count: 1, decode_s, compute_s, predicted_s: compute_s }
+        // Recorded parts of a clip were added up: it is replayed whole.
+        let (chunks, open_s, predicted_s) = (1, 0.0, compute_s);
+        Sample { facts, work, out_bytes, shape: None, count: 1, chunks, decode_s, open_s, compute_s, predicted_s }
     })
 }
 
@@ -272,7 +274,9 @@ fn nothing() -> Sample {
         out_bytes: 0,
         shape: None,
         count: 0,
+        chunks: 1,
         decode_s: 0.0,
+        open_s: 0.0,
         compute_s: 0.0,
         predicted_s: 0.0,
     }

@@ -164,7 +164,7 @@ impl Workload {
     pub fn draw(&self, seed: u64, i: u64) -> Sample {
         let mut draws = Draws::new(&self.name, seed, i);
         let (facts, gop) = self.clip(&mut draws);
-        let (kept, decoded, all) = self.sample(&mut draws, &facts, gop);
+        let (kept, decoded, all, chunks) = self.sample(&mut draws, &facts, gop);
         let mp = f64::from(facts.width) * f64::from(facts.height) / 1e6;
         let to_rgb = if all { facts.frames } else { kept };
         let frame = self.cost("frame_ms") + self.cost("frame_mp_ms") * self.cost("content") * mp;
@@ -185,16 +185,9 @@ impl Workload {
         };
         let decode_s = ms / 1e3 / self.cost("core_speed").max(1e-3);
         let compute_s = fixed + a * tokens + b * tokens * tokens;
-        Sample {
-            facts,
-            work,
-            out_bytes,
-            shape: self.shape_of(kept),
-            count: 1,
-            decode_s,
-            compute_s,
-            predicted_s: compute_s,
-        }
+        let open_s = self.cost("fixed_ms") / 1e3 / self.cost("core_speed").max(1e-3);
+        let (shape, predicted_s) = (self.shape_of(kept), compute_s);
+        Sample { facts, work, out_bytes, shape, count: 1, chunks, decode_s, open_s, compute_s, predicted_s }
     }
 
     /// A clip, and the distance of its key frames.
@@ -224,8 +217,8 @@ impl Workload {
         (facts, gop)
     }
 
-    /// Frames kept, frames decoded, and whether the whole clip is decoded.
-    fn sample(&self, draws: &mut Draws, facts: &Facts, gop: u32) -> (u32, u32, bool) {
+    /// Frames kept, frames decoded, whether the whole clip is decoded, and from how many key frames.
+    fn sample(&self, draws: &mut Draws, facts: &Facts, gop: u32) -> (u32, u32, bool, u16) {
         let n = facts.frames;
         let spread = |k: u32| (0..k).map(move |i| (2 * i + 1) * n / (2 * k));
         match &self.sampling {
@@ -233,22 +226,22 @@ impl Workload {
                 let span = (*span).min(n);
                 let (start, k) = (draws.between(0, n - span), (*count).min(span));
                 let at = (0..k).map(|i| start + i * (span - 1) / (k - 1).max(1));
-                (k, frames_to_decode(at, gop), false)
+                (k, frames_to_decode(at.clone(), gop), false, groups(at, gop))
             }
             Sampling::Uniform { count: [low, high] } => {
                 let k = draws.between(*low, *high).min(n);
-                (k, frames_to_decode(spread(k), gop), false)
+                (k, frames_to_decode(spread(k), gop), false, groups(spread(k), gop))
             }
             Sampling::Rate { fps, min, max } => {
                 let wanted = (f64::from(facts.duration_ms) / 1e3 * fps) as u32 / 2 * 2;
                 let k = wanted.clamp(*min, *max).min(n);
-                (k, frames_to_decode(spread(k), gop), false)
+                (k, frames_to_decode(spread(k), gop), false, groups(spread(k), gop))
             }
             Sampling::Full { count } => {
                 let choice = draws.pick(count) as u32;
                 let fits = count.keys().filter_map(|c| c.parse().ok()).filter(|c: &u32| *c <= n);
                 let kept = if choice <= n { choice } else { fits.max().unwrap_or(n) };
-                (kept, n, true)
+                (kept, n, true, groups(spread(kept), gop))
             }
         }
     }
@@ -314,6 +307,12 @@ impl Workload {
             cores: self.cores,
         }
     }
+}
+
+/// Key frames from which ascending frames are reached.
+fn groups(at: impl Iterator<Item = u32>, gop: u32) -> u16 {
+    let mut last = None;
+    at.filter(|p| last.replace(p / gop) != Some(p / gop)).count().min(u16::MAX.into()) as u16
 }
 
 /// Frames that a reader decodes who seeks to a key frame where that saves frames.

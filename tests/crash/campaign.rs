@@ -177,11 +177,15 @@ impl Campaign {
                 for point in self.neediest(Role::Daemon, When::Embedded, 3) {
                     self.enter(&mut plan, point, 1);
                 }
-                for (role, when) in
-                    [(Role::Rank, When::Embedded), (Role::Rank, When::Rejoin), (Role::Daemon, When::Mourning)]
-                {
+                for (role, when) in [
+                    (Role::Rank, When::Embedded),
+                    (Role::Rank, When::Rejoin),
+                    (Role::Daemon, When::Mourning),
+                    (Role::Daemon, When::Stuck),
+                ] {
                     for point in self.neediest(role, when, 1) {
                         if self.lack(point) > 0 || self.below(4) == 0 {
+                            plan.stop |= when == When::Stuck;
                             self.enter(&mut plan, point, 1);
                         }
                     }

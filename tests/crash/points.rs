@@ -32,6 +32,8 @@ pub enum When {
     Rejoin,
     /// After a worker's death.
     Mourning,
+    /// While a worker is stuck.
+    Stuck,
 }
 
 /// A named point.
@@ -57,7 +59,7 @@ const fn point(role: Role, name: &'static str, least: u64, most: u64, when: When
 }
 
 use Role::{Daemon, Rank, Worker};
-use When::{Always, Embedded, Mourning, Rejoin};
+use When::{Always, Embedded, Mourning, Rejoin, Stuck};
 
 /// All of them. Workers die late in their lives where tickets are concerned, since a sample that costs eight of them
 /// would be taken for a bad one.
@@ -113,6 +115,7 @@ pub const POINTS: &[Point] = &[
     point(Daemon, "attach.sent", 1, 6, Embedded),
     point(Daemon, "mourning.drained", 1, 1, Mourning),
     point(Daemon, "mourning.tickets", 1, 1, Mourning),
+    point(Daemon, "spare.told", 1, 1, Stuck),
     point(Daemon, "leave.heard", 1, 2, Embedded),
     point(Daemon, "bye.said", 1, 2, Embedded),
     point(Daemon, "closing", 1, 1, Embedded),

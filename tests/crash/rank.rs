@@ -71,12 +71,14 @@ impl Spec {
             .on_error(OnError::Skip)
             .slab_bytes(8 * 36 * 1024)
             .job("crash")
+            // Whatever has two key frames is cut.
+            .split_ms(1)
             .socket(&self.socket)
             .spawn(self.spawn)
             .state(state)
             .transform(Transform {
-                frames: 3,
-                sampling: Sampling::RandomWindow { stride: 1 },
+                frames: 4,
+                sampling: Sampling::Uniform,
                 resize: Resize::ShortSide { pixels: 40 },
                 crop: Crop::Random { width: 32, height: 32 },
                 flip: 0.5,

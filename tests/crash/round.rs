@@ -35,6 +35,9 @@ pub struct Plan {
     pub embedded: bool,
     /// Whether there are more workers than the ranks need, so that some are idle when another dies.
     pub calm: bool,
+    /// Whether a worker is stopped, and not killed, when the first batch has come.
+    #[serde(default)]
+    pub stop: bool,
     pub epoch: u32,
     /// `role:point:nth`, see `crash`.
     pub entries: Vec<String>,
@@ -304,6 +307,9 @@ impl<'a> Round<'a> {
         self.tally.batches += 1;
         self.stream.entry(place).or_default()[at] = hash;
         let wanted = self.reference.map_or(hash, |reference| reference[&place][at]);
+        if self.plan.stop && self.tally.batches == 1 {
+            self.stop_a_worker();
+        }
         if hash != wanted {
             self.tally.lost += 1;
             return wrong(format!("rank {at} got other samples or pixels in {place:?} than without a death"));
@@ -369,6 +375,13 @@ impl<'a> Round<'a> {
     fn next_victim(&mut self) {
         self.victim =
             self.victims.next().map(|(us, role, which)| (Instant::now() + Duration::from_micros(us), role, which));
+    }
+
+    /// One that can take tickets, and then sits on them.
+    fn stop_a_worker(&self) {
+        if let Some(&pid) = crate::common::workers(&self.socket).first() {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGSTOP);
+        }
     }
 
     fn kill_victim(&mut self) {

@@ -14,8 +14,15 @@ use crate::rank::Spec;
 const WORLD: u32 = 2;
 
 /// Steps all ranks of a paced run together, calling `between` after each step.
-fn march(ranks: &mut [Rank], mut between: impl FnMut(u32, &mut [Rank])) -> Stream {
-    let mut stream = Stream::new();
+pub fn march(ranks: &mut [Rank], between: impl FnMut(u32, &mut [Rank])) -> Stream {
+    let (stream, copied) = march_copying(ranks, between);
+    assert_eq!(copied, 0);
+    stream
+}
+
+/// As [`march`], where bytes may be copied.
+fn march_copying(ranks: &mut [Rank], mut between: impl FnMut(u32, &mut [Rank])) -> (Stream, u64) {
+    let (mut stream, mut all) = (Stream::new(), 0);
     for n in 0.. {
         ranks.iter_mut().for_each(Rank::step);
         let mut over = true;
@@ -30,7 +37,7 @@ fn march(ranks: &mut [Rank], mut between: impl FnMut(u32, &mut [Rank])) -> Strea
                         break;
                     }
                     Some(Said::End(copied)) => {
-                        assert_eq!(copied, 0);
+                        all += copied;
                         break;
                     }
                     other => panic!("rank {at} said {other:?} after {n} steps"),
@@ -42,7 +49,7 @@ fn march(ranks: &mut [Rank], mut between: impl FnMut(u32, &mut [Rank])) -> Strea
         }
         between(n, ranks);
     }
-    stream
+    (stream, all)
 }
 
 fn paced(daemon_socket: &std::path::Path, change: impl Fn(&mut Spec)) -> Vec<Spec> {
@@ -77,6 +84,84 @@ fn fifty_killed_workers_change_nothing_in_the_stream() {
         assert_eq!(stream, undisturbed, "epoch {epoch} after {kills} kills");
     }
     assert!(kills >= 50, "only {kills} kills");
+}
+
+#[test]
+fn killed_workers_change_nothing_in_a_stream_of_clips_in_parts() {
+    let dir = folder();
+    let daemon = Daemon::start(dir.path());
+    let mut rng = ChaCha8Rng::seed_from_u64(51);
+    let (mut kills, mut reissued) = (0, 0);
+    let stats = |name: &str| status(&daemon.socket).and_then(|s| s["jobs"][0]["stats"][name].as_u64()).unwrap_or(0);
+    for epoch in 0..4 {
+        let undisturbed =
+            run(&paced(&daemon.socket, |s| (s.epoch, s.paced, s.spread, s.split_ms) = (epoch, false, true, 0)));
+        let change =
+            |s: &mut Spec| (s.epoch, s.spread, s.split_ms, s.workers, s.max_batches) = (epoch, true, 1, 3, 2);
+        let mut ranks: Vec<_> = paced(&daemon.socket, change).iter().map(Rank::start).collect();
+        let stream = march(&mut ranks, |_, _| {
+            let pids = workers(&daemon.socket);
+            if let Some(&pid) = pids.get(rng.next_u32() as usize % pids.len().max(1)) {
+                kill(pid);
+                kills += 1;
+            }
+            reissued = reissued.max(stats("reissued").min(stats("parts")));
+        });
+        assert_eq!(stream, undisturbed, "epoch {epoch} after {kills} kills");
+    }
+    assert!(kills >= 20 && reissued > 0, "only {kills} kills, {reissued} tickets done again");
+}
+
+#[test]
+fn a_killed_daemon_is_replaced_in_the_middle_of_clips_in_parts() {
+    let dir = folder();
+    let socket = dir.path().join("embedded.sock");
+    let undisturbed = {
+        let dir = folder();
+        let daemon = Daemon::start(dir.path());
+        run(&paced(&daemon.socket, |s| (s.paced, s.spread, s.split_ms) = (false, true, 0)))
+    };
+    let specs = paced(&socket, |s| (s.keep, s.max_batches, s.spread, s.split_ms, s.workers) = (1, 3, true, 1, 3));
+    let mut ranks: Vec<_> = specs.iter().map(Rank::start).collect();
+    let stream = march(&mut ranks, |n, _| {
+        if n == 1 || n == 3 {
+            wait_for("a daemon to answer", || status(&socket).is_some());
+            kill(status(&socket).and_then(|s| s["pid"].as_i64()).unwrap() as i32);
+        }
+    });
+    assert_eq!(stream, undisturbed);
+}
+
+#[test]
+fn a_worker_that_is_stopped_does_not_stall_the_stream() {
+    let dir = folder();
+    let daemon = Daemon::start(dir.path());
+    // Room for two batches: there is none to go around whoever is stuck.
+    let tight = Some(344_064);
+    for (split_ms, slab) in [(0, Some(4 << 20)), (1, Some(4 << 20)), (0, tight)] {
+        let undisturbed = run(&paced(&daemon.socket, |s| (s.paced, s.spread, s.split_ms) = (false, true, 0)));
+        let change = |s: &mut Spec| {
+            (s.spread, s.split_ms, s.workers, s.max_batches, s.slab_bytes) = (true, split_ms, 3, 2, slab);
+        };
+        let mut ranks: Vec<_> = paced(&daemon.socket, change).iter().map(Rank::start).collect();
+        let (mut stopped, mut hedged) = (Vec::new(), 0);
+        let (stream, copied) = march_copying(&mut ranks, |n, _| {
+            let stats = status(&daemon.socket).unwrap();
+            hedged = hedged.max(stats["jobs"][0]["stats"]["hedged"].as_u64().unwrap_or(0));
+            if n == 1 || n == 3 {
+                let pid = workers(&daemon.socket)[n as usize / 2];
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGSTOP).unwrap();
+                stopped.push(pid);
+            }
+        });
+        assert_eq!(stream, undisturbed);
+        assert!(hedged > 0 || slab == tight, "nothing was given to a second worker");
+        // Whole samples are where their second workers wrote them; only what came in parts may have to be joined.
+        assert!(split_ms > 0 || copied == 0, "{copied} bytes copied");
+        drop(ranks);
+        // What they might write to is needed, so they were ended.
+        wait_for("the stopped workers to end", || stopped.iter().all(|&pid| !alive(pid)));
+    }
 }
 
 #[test]

@@ -83,6 +83,8 @@ pub fn spec(socket: &Path, rank: u32, world: u32) -> Spec {
         balance: true,
         policy: Policy::Helix,
         ragged: false,
+        split_ms: 2000,
+        spread: false,
         max_batches: 0,
         slab_bytes: Some(4 << 20),
         paced: false,

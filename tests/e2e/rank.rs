@@ -30,6 +30,9 @@ pub struct Spec {
     pub balance: bool,
     pub policy: Policy,
     pub ragged: bool,
+    /// From how many milliseconds on clips may be cut; and whether frames are spread over the clip, so that they can be.
+    pub split_ms: u32,
+    pub spread: bool,
     pub max_batches: u32,
     pub slab_bytes: Option<u64>,
     /// Whether to wait for a line on standard input before each step.
@@ -47,7 +50,7 @@ impl Spec {
         let crop = if self.ragged { Crop::None } else { Crop::Random { width: 56, height: 56 } };
         Transform {
             frames: 6,
-            sampling: Sampling::RandomWindow { stride: 3 },
+            sampling: if self.spread { Sampling::Uniform } else { Sampling::RandomWindow { stride: 3 } },
             resize,
             crop,
             flip: 0.5,
@@ -70,6 +73,7 @@ impl Spec {
             .on_error(if self.skip { OnError::Skip } else { OnError::Raise })
             .policy(self.policy)
             .max_batches(self.max_batches)
+            .split_ms(self.split_ms)
             .transform(self.transform())
             .socket(&self.socket)
             .state(State { epoch: self.epoch, step: self.step });

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use helix_shm::proto::options::Policy;
 
+use crate::deaths::march;
 use crate::harness::{self, Daemon, Stream, data, folder, run, spec};
 use crate::rank::Spec;
 
@@ -33,6 +34,28 @@ fn one_and_four_workers_deliver_the_same_stream() {
     assert_eq!(one, four);
     let all: BTreeSet<_> = one.values().flatten().flatten().map(|s| s.split(':').next().unwrap()).collect();
     assert_eq!(all.len(), 48, "every sample once");
+}
+
+#[test]
+fn clips_in_parts_are_the_stream_of_whole_clips() {
+    let folder = folder();
+    let daemon = Daemon::start(folder.path());
+    for (manifest, skip) in [(data().good.clone(), false), (data().mixed.clone(), true)] {
+        let specs = |split_ms, workers| {
+            specs(&daemon, 2, |s| {
+                (s.manifest, s.skip, s.spread) = (manifest.clone(), skip, true);
+                (s.split_ms, s.workers, s.paced) = (split_ms, workers, split_ms > 0);
+            })
+        };
+        let whole = run(&specs(0, 2));
+        let mut ranks: Vec<_> = specs(1, 4).iter().map(harness::Rank::start).collect();
+        let mut parts = 0;
+        let cut = march(&mut ranks, |_, _| {
+            parts = harness::status(&daemon.socket).unwrap()["jobs"][0]["stats"]["parts"].as_u64().unwrap();
+        });
+        assert_eq!(cut, whole);
+        assert!(parts > 30, "{parts} parts");
+    }
 }
 
 #[test]

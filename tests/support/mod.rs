@@ -259,7 +259,8 @@ impl Plan {
         let Entry { sample, offset, grant, .. } = self.entries[usize::from(slot)];
         let head = Head { attempt: 1, ..head(kind::READY, slot) };
         let step = self.batch.step;
-        Ready { head, sample, offset, written: BYTES, shape: SHAPE, grant, step, reserved: 0 }
+        let frames = SHAPE[0];
+        Ready { head, sample, offset, written: BYTES, shape: SHAPE, grant, step, first: 0, frames, reserved: 0 }
     }
 
     pub fn skip(&self, slot: u16) -> Ready {

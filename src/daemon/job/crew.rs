@@ -8,10 +8,10 @@ use super::{Job, Orphan, Source};
 use crate::crash;
 use crate::daemon::conn::{Conn, Gone};
 use crate::daemon::poller::Poller;
-use crate::daemon::regions::State;
+use crate::daemon::regions::{Address, Part, State};
 use crate::daemon::sessions::{LANE_CAPACITY, LANES, MAX_WORKERS, Phase, SESSION_BELLS, Session};
 use crate::daemon::workers::{Shared, Worker, segment_fd};
-use crate::proto::message::{Body, Head, Ready, kind};
+use crate::proto::message::Body;
 use crate::proto::options::Policy;
 use crate::proto::session::{FromWorker, ToRank, ToWorker};
 use crate::sched::event::{Event, ServerId, Time, WorkerId};
@@ -181,8 +181,25 @@ impl Job {
         for slot in s.mapped_by.difference(&s.detaching).copied().collect::<Vec<_>>() {
             s.detaching.insert(slot);
             let Some(worker) = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut) else { continue };
-            let Some(conn) = worker.conn.as_mut() else { continue };
-            if conn.send(&ToWorker::Detach { session }, &[]).is_err() {
+            if worker.detach(session).is_err() {
+                worker.pidfd.kill();
+            }
+        }
+    }
+
+    /// Ends the workers that were asked to let go of a session's slab and do not run: nobody else could have it.
+    pub(super) fn end_those_who_hold_on(&mut self) {
+        let asked: std::collections::BTreeSet<u16> =
+            self.sessions.values().flat_map(|s| s.detaching.iter().copied()).collect();
+        for slot in asked {
+            if let Some(worker) = self.workers.get_mut(usize::from(slot)).and_then(Option::as_mut)
+                && !worker.has_run()
+            {
+                tracing::warn!(
+                    slot,
+                    pid = worker.pid(),
+                    "worker ended: it is stuck, and holds a slab that is given up"
+                );
                 worker.pidfd.kill();
             }
         }
@@ -349,7 +366,13 @@ impl Job {
         self.complaints.remove(&ticket);
         self.stats.reissued += 1;
         let Some(session) = self.sessions.get_mut(&flight.session) else { return };
-        let Ok(region) = session.regions.lost(flight.grant, flight.slot) else { return };
+        let Ok((region, spare)) = session.regions.lost(flight.what, flight.attempt) else { return };
+        if region.skipped || region.has(flight.what.span) {
+            self.tell_skip(flight.session, flight.what.grant, flight.what.slot);
+            self.reap_block(flight.session, flight.what.grant);
+            self.reap_spare(flight.session, spare);
+            return;
+        }
         match blame {
             Blame::None => {}
             Blame::Fault => region.faults += 1,
@@ -361,9 +384,10 @@ impl Job {
             self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
             self.bad_sample(&flight, "worker", &format!("it cost {cost} workers; the last one: {what}"));
         } else {
-            self.orphans.insert((flight.session, flight.grant, flight.slot), orphan);
+            self.orphans.insert((flight.session, flight.what), orphan);
         }
-        self.reap_block(flight.session, flight.grant);
+        self.reap_block(flight.session, flight.what.grant);
+        self.reap_spare(flight.session, spare);
     }
 
     /// Repeats to the ranks what a dead worker had finished: its own message may never have been sent.
@@ -371,18 +395,14 @@ impl Job {
         for session in self.sessions.values_mut() {
             let mut news = Vec::new();
             for (grant, block) in session.regions.blocks().filter(|(_, block)| !block.released) {
-                for (at, region) in block.regions.iter().enumerate() {
-                    let State::Ready { attempt, worker, written, shape } = region.state else { continue };
-                    if worker != slot {
-                        continue;
-                    }
-                    let head = Head { kind: kind::READY, session: session.id, attempt, slot: at as u16 };
-                    let (sample, offset, step) = (region.place.sample, region.offset, block.step);
-                    news.push(Ready { head, sample, offset, written, shape, grant, step, reserved: 0 }.words());
+                for (at, region) in (0..).zip(&block.regions).filter(|(_, region)| !region.skipped) {
+                    let its = |part: &&Part| matches!(part.state, State::Ready { worker, .. } if worker == slot);
+                    let parts = region.parts.iter().filter(its);
+                    news.extend(parts.filter_map(|part| session.ready(Address { grant, slot: at, span: part.span })));
                 }
             }
-            for words in news {
-                session.tell(words);
+            for ready in news {
+                session.tell(ready.words());
             }
         }
     }

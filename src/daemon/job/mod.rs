@@ -19,6 +19,7 @@ use super::cores::Cores;
 use super::histogram::Histogram;
 use super::poller::{Poller, Source};
 use super::record::Recorder;
+use super::regions::Address;
 use super::sessions::{MAX_SESSIONS, SESSION_BELLS, SESSION_LANES, Session};
 use super::workers::Worker;
 use crate::manifest::Manifest;
@@ -54,8 +55,7 @@ struct Stream {
 struct Flight {
     worker: u16,
     session: u16,
-    grant: u32,
-    slot: u16,
+    what: Address,
     attempt: u16,
     sample: u64,
     epoch: u32,
@@ -87,6 +87,10 @@ pub struct JobStats {
     pub tickets: u64,
     /// Samples in their place.
     pub done: u64,
+    /// Tickets for a part of a sample.
+    pub parts: u64,
+    /// Second attempts at what a worker was stuck in.
+    pub hedged: u64,
     /// Samples that could not be made.
     pub bad: u64,
     /// Tickets given to another worker after a death.
@@ -129,8 +133,8 @@ pub struct Job {
     scratch: Vec<Decision>,
     wake: Option<Time>,
     flights: HashMap<u64, Flight>,
-    /// Samples (session, grant, slot) that have lost their worker.
-    orphans: HashMap<(u16, u32, u16), Orphan>,
+    /// What has lost its worker, by session.
+    orphans: HashMap<(u16, Address), Orphan>,
     /// How long they were without one: where there was an idle worker, and else.
     reissue: Reissue,
     complaints: HashMap<u64, (String, String)>,
@@ -263,6 +267,7 @@ impl Job {
         }
         if all {
             self.give_up_on_missing_ranks();
+            self.end_those_who_hold_on();
         }
         if self.wake.is_some_and(|wake| wake <= now()) {
             self.wake = None;

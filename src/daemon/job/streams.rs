@@ -508,7 +508,7 @@ impl Job {
             return;
         }
         if let Some(session) = self.sessions.remove(&id) {
-            self.orphans.retain(|orphan, _| orphan.0 != id);
+            self.orphans.retain(|(session, _), _| *session != id);
             self.drop_empty_stream(session.stream);
         }
         if self.sessions.is_empty() {

@@ -4,13 +4,15 @@ use super::streams::Culprit;
 use super::{Flight, Job, now};
 use crate::crash;
 use crate::daemon::poller::Poller;
-use crate::daemon::regions::Made;
+use crate::daemon::regions::{Address, Made};
 use crate::daemon::sessions::{FEEDBACK_CAPACITY, Phase, SESSION_LANES};
+use crate::daemon::workers::Worker;
 use crate::proto::message::{
     Batch, Body, DONE_UNTOLD, Done, Entry, Feedback, Head, Ready, Ticket, Words, head, kind,
 };
 use crate::proto::options::OnError;
 use crate::proto::session::{BadSample, ToRank};
+use crate::proto::transform::Span;
 use crate::sched::event::{Decision, Event, Measured, Place, Scheduler, StreamId, TicketId};
 use crate::sched::record::Line;
 
@@ -65,9 +67,24 @@ impl Job {
                 });
             }
             Decision::End { stream, rank, iter, step } => self.end(stream, rank, iter, step),
-            Decision::Assign { worker, ticket, stream, rank, iter, epoch, step, slot, attempt: _, due } => {
-                if !self.assign(worker.0, ticket.0, (stream, rank), (iter, epoch, step), slot, due) {
-                    self.events.push_back(Event::TicketFailed { ticket });
+            Decision::Assign {
+                worker,
+                ticket,
+                stream,
+                rank,
+                iter,
+                epoch,
+                step,
+                slot,
+                part,
+                hedge,
+                attempt: _,
+                due: _,
+            } => {
+                if !self.assign(worker.0, ticket.0, (stream, rank), (iter, epoch, step), (slot, part, hedge)) {
+                    // A second attempt that cannot be made is none; the first goes on.
+                    let none = if hedge { Event::Unassigned { ticket } } else { Event::TicketFailed { ticket } };
+                    self.events.push_back(none);
                 }
             }
             Decision::WakeAt(at) => self.wake = Some(at),
@@ -115,32 +132,50 @@ impl Job {
         session.tell(Batch { head, iter, step, ..bytemuck::Zeroable::zeroed() }.words());
     }
 
-    /// Hands a ticket to a worker. `false` when its place is gone: the rank has let the batch go.
+    /// Hands a ticket to a worker. `false` when its place is gone, since the rank has let the batch go, and when there
+    /// is none for a second attempt.
     fn assign(
         &mut self,
         worker: u16,
         ticket: u64,
         (stream, rank): (StreamId, u32),
         (iter, epoch, step): (u32, u32, u32),
-        slot: u16,
-        due: Option<u64>,
+        (slot, part, hedge): (u16, Option<Span>, bool),
     ) -> bool {
+        let Some(options) = self.stream_of(stream).map(|s| s.options.clone()) else { return false };
         let Some(session) = self.member(stream, rank).and_then(|id| self.sessions.get_mut(&id)) else { return false };
         let Some(&grant) = session.grants.get(&(iter, step)) else { return false };
         let Some(w) = self.workers.get_mut(usize::from(worker)).and_then(Option::as_mut) else { return false };
-        let Ok(attempt) = session.regions.assign(grant, slot) else { return false };
         let Ok(region) = session.regions.region(grant, slot) else { return false };
+        let (offset, sample) = (region.offset, region.place.sample);
+        let span = part.unwrap_or(options.transform.whole());
+        let Some((at, len)) = options.transform.part(region.place.bytes, span) else { return false };
+        let what = Address { grant, slot, span };
         let id = session.id;
-        let Place { sample, bytes: len, .. } = region.place;
+        let place = if hedge {
+            session.hedge(what, iter)
+        } else {
+            session.regions.assign(what, (at, len)).map(|attempt| Some((attempt, None)))
+        };
+        let (attempt, spare) = match place {
+            Ok(Some(place)) => place,
+            Ok(None) => {
+                self.end_idle(id, what);
+                return false;
+            }
+            Err(_) => return false,
+        };
         let head = Head { kind: kind::TICKET, session: id, attempt, slot };
-        let due_ms =
-            due.map_or(u32::MAX, |at| (at.saturating_sub(now()) / 1_000_000).min(u32::MAX as u64 - 1) as u32);
-        let message = Ticket { head, ticket, sample, offset: region.offset, len, grant, step, epoch, due_ms };
+        let (grant, offset) = spare.map_or((grant, offset + at), |spare| (spare.grant, spare.offset));
+        let Span { first, frames } = span;
+        let message = Ticket { head, ticket, sample, offset, len, grant, step, epoch, first, frames };
+        self.stats.hedged += u64::from(hedge);
         self.stats.tickets += 1;
-        self.flights.insert(ticket, Flight { worker, session: id, grant, slot, attempt, sample, epoch, step });
+        self.stats.parts += u64::from(part.is_some());
+        self.flights.insert(ticket, Flight { worker, session: id, what, attempt, sample, epoch, step });
         crash::point("ticket.assigned");
         if w.push(&message) {
-            if let Some(orphan) = self.orphans.remove(&(id, grant, slot)) {
+            if let Some(orphan) = self.orphans.remove(&(id, what)) {
                 let times = if orphan.idle { &mut self.reissue.idle } else { &mut self.reissue.busy };
                 times.note(now().saturating_sub(orphan.since) / 1000);
             }
@@ -175,7 +210,7 @@ impl Job {
             .get(&done.ticket)
             .ok_or_else(|| format!("it ended ticket {}, which is not under way", done.ticket))?;
         let said = (done.head.session, done.head.slot, done.head.attempt);
-        if flight.worker != slot || said != (flight.session, flight.slot, flight.attempt) {
+        if flight.worker != slot || said != (flight.session, flight.what.slot, flight.attempt) {
             return Err(format!("it ended ticket {} in the name of another", done.ticket));
         }
         if done.head.kind == kind::FAILED {
@@ -186,24 +221,17 @@ impl Job {
         crash::point("done.heard");
         self.settle(slot, done.ticket);
         let Some(session) = self.sessions.get_mut(&flight.session) else { return Ok(()) };
-        let told = session.regions.done(Made {
-            grant: flight.grant,
-            slot: flight.slot,
-            attempt: flight.attempt,
-            worker: slot,
-            written: done.written,
-            shape: done.shape,
-        });
-        told.map_err(|e| e.to_string())?;
-        if done.flags & DONE_UNTOLD != 0
-            && let Ok(region) = session.regions.region(flight.grant, flight.slot)
+        let (what, attempt, written, shape) = (flight.what, flight.attempt, done.written, done.shape);
+        let made = session.regions.done(Made { what, attempt, worker: slot, written, shape });
+        let made = made.map_err(|e| e.to_string())?;
+        if made.first
+            && done.flags & DONE_UNTOLD != 0
+            && let Some(ready) = session.ready(what)
         {
-            let head = Head { kind: kind::READY, ..done.head };
-            let (sample, offset, written, shape) = (flight.sample, region.offset, done.written, done.shape);
-            let (grant, step) = (flight.grant, flight.step);
-            session.tell(Ready { head, sample, offset, written, shape, grant, step, reserved: 0 }.words());
+            session.tell(ready.words());
         }
-        self.stats.done += 1;
+        self.stats.done += u64::from(made.complete);
+        self.tell_skip(flight.session, what.grant, what.slot);
         self.stats.cpu_us += u64::from(done.cpu_us);
         self.stats.bytes_read += u64::from(done.bytes_read);
         self.stats.frames += u64::from(done.frames_decoded);
@@ -215,7 +243,8 @@ impl Job {
             bytes: done.bytes_read,
         };
         self.events.push_back(Event::TicketDone { ticket: TicketId(done.ticket), measured });
-        self.reap_block(flight.session, flight.grant);
+        self.reap_block(flight.session, what.grant);
+        self.reap_spare(flight.session, made.spare);
         Ok(())
     }
 
@@ -225,7 +254,8 @@ impl Job {
         let Some(stream) = self.stream_of(session.stream) else { return Ok(()) };
         let transform = &stream.options.transform;
         let facts = stream.manifest.facts(flight.sample);
-        if done.shape != transform.shape(&facts) || done.written != transform.max_bytes(&facts) {
+        let written = transform.place(&facts, flight.what.span).map_or(0, |(_, bytes)| bytes);
+        if done.shape != transform.shape(&facts) || done.written != written {
             return Err(format!(
                 "sample {} came with shape {:?} and {} bytes",
                 flight.sample, done.shape, done.written
@@ -257,17 +287,24 @@ impl Job {
     /// A sample that cannot be made: skipped, or the end of the stream, as the user chose.
     pub(super) fn bad_sample(&mut self, flight: &Flight, stage: &str, reason: &str) {
         let Some(session) = self.sessions.get_mut(&flight.session) else { return };
-        if session.regions.skip(flight.grant, flight.slot).is_err() {
-            return;
-        }
+        let Address { grant, slot, .. } = flight.what;
+        let Ok(failed) = session.regions.fail(flight.what, flight.attempt) else { return };
         // Given up with its batch or its session: nobody waits for it.
         let given_up =
-            session.phase != Phase::Live || session.regions.block(flight.grant).is_none_or(|block| block.released);
+            session.phase != Phase::Live || session.regions.block(grant).is_none_or(|block| block.released);
         let (stream, rank) = (session.stream, session.rank);
-        self.reap_block(flight.session, flight.grant);
+        self.reap_block(flight.session, grant);
+        self.reap_spare(flight.session, failed.spare);
         if given_up {
             return;
         }
+        // Of a sample in parts the first that fails is told of, and the skip when the last has ended.
+        if !failed.first {
+            self.tell_skip(flight.session, grant, slot);
+            return;
+        }
+        // Who is stuck in it would hold that up.
+        self.end_stuck(flight.session, flight.what);
         let Some(s) = self.streams.get(&stream.0) else { return };
         let path = s.manifest.descriptor(flight.sample).path.to_string();
         let on_error = s.options.on_error;
@@ -284,9 +321,7 @@ impl Job {
                     // A socket that does not take it ends the session, when connections are tended.
                     let _ = conn.send(&bad, &[]);
                 }
-                let head = Head { kind: kind::SKIP, session: session.id, attempt: flight.attempt, slot: flight.slot };
-                let grant = flight.grant;
-                session.tell(Ready { head, sample, grant, step, ..bytemuck::Zeroable::zeroed() }.words());
+                self.tell_skip(flight.session, grant, slot);
             }
             OnError::Raise => {
                 for session in self.sessions.values_mut().filter(|session| session.stream == stream) {
@@ -300,6 +335,24 @@ impl Job {
                 self.fail_stream(stream, &reason, Culprit { rank: None, sample: Some(sample) });
             }
         }
+    }
+
+    /// Tells a rank that a sample is skipped, once nobody can write to its place any more.
+    pub(super) fn tell_skip(&mut self, id: u16, grant: u32, slot: u16) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let skips = self.streams.get(&session.stream.0).is_some_and(|s| s.options.on_error == OnError::Skip);
+        if !skips || !session.regions.skip(grant, slot) {
+            return;
+        }
+        let Some((sample, step)) = session
+            .regions
+            .block(grant)
+            .and_then(|block| Some((block.regions.get(usize::from(slot))?.place.sample, block.step)))
+        else {
+            return;
+        };
+        let head = Head { kind: kind::SKIP, session: id, attempt: 0, slot };
+        session.tell(Ready { head, sample, grant, step, ..bytemuck::Zeroable::zeroed() }.words());
     }
 
     /// Takes what a rank has to say; of one that never stops only a ring full, and the rest at the next look.
@@ -352,8 +405,47 @@ impl Job {
         let grant = grant.ok_or_else(|| format!("it released grant {}, which it does not hold", feedback.grant))?;
         session.stats.copied = session.stats.copied.saturating_add(feedback.copied);
         session.regions.release(grant).map_err(|e| e.to_string())?;
+        let beaten = session.regions.beaten(grant);
+        for what in beaten {
+            self.end_stuck(id, what);
+        }
         self.reap_block(id, grant);
         Ok(())
+    }
+
+    /// Ends the worker that is stuck in a part's own place although another attempt has settled the part: its work is of
+    /// no use, and what it may write to is needed.
+    fn end_stuck(&mut self, session: u16, what: Address) {
+        if let Some(worker) = self.writer_of(session, what) {
+            tracing::warn!(pid = worker.pid(), "worker ended: it is stuck in a sample that another has settled");
+            worker.pidfd.kill();
+        }
+    }
+
+    /// There is no room for a second attempt. If the worker that has the first has not run at all since this was said
+    /// before, it is ended: then the first's place is free.
+    fn end_idle(&mut self, session: u16, what: Address) {
+        if let Some(worker) = self.writer_of(session, what)
+            && !worker.has_run()
+        {
+            tracing::warn!(pid = worker.pid(), "worker ended: it is stuck, and there is no room to go around it");
+            worker.pidfd.kill();
+        }
+    }
+
+    /// The worker that may be writing to a part's own place.
+    fn writer_of(&mut self, session: u16, what: Address) -> Option<&mut Worker> {
+        let writer = self.sessions.get(&session).and_then(|s| s.regions.writer(what))?;
+        let its = |f: &&Flight| (f.session, f.what, f.attempt) == (session, what, writer);
+        let slot = self.flights.values().find(its)?.worker;
+        self.workers.get_mut(usize::from(slot))?.as_mut()
+    }
+
+    /// As [`Job::reap_block`], for the place that an attempt was made in, if it was a spare one.
+    pub(super) fn reap_spare(&mut self, id: u16, spare: Option<u32>) {
+        if let Some(grant) = spare {
+            self.reap_block(id, grant);
+        }
     }
 
     /// Frees a block if its time has come, and tells the scheduler.
@@ -362,7 +454,7 @@ impl Job {
         let Some(block) = session.regions.reap(grant) else { return };
         crash::point("block.freed");
         session.grants.remove(&(block.iter, block.step));
-        self.orphans.retain(|&(session, of, _), _| (session, of) != (id, grant));
+        self.orphans.retain(|(session, what), _| (*session, what.grant) != (id, grant));
         let (stream, rank) = (session.stream, session.rank);
         self.events.push_back(Event::Released { stream, rank, iter: block.iter, step: block.step });
     }

@@ -25,7 +25,7 @@ fn a_place_that_is_too_small_is_refused() {
     let clip = Clip::open("base.mp4");
     let t = Transform::default();
     let d = clip.descriptor();
-    let request = Request { descriptor: d, transform: &t, key: SampleKey::new(0, 0, 0) };
+    let request = Request::whole(d, &t, SampleKey::new(0, 0, 0));
     let mut out = vec![0; t.max_bytes(&d.facts()) as usize - 1];
     let error = VideoDecoder::new().decode(&clip.input(), &request, &mut out).unwrap_err();
     assert_eq!(error.stage, Stage::Transform);
@@ -42,7 +42,7 @@ fn one_decoder_serves_clips_of_all_kinds_in_turn() {
         let d = clip.descriptor();
         let key = SampleKey::new(0, 0, 0);
         let mut out = vec![0; t.max_bytes(&d.facts()) as usize];
-        let got = decoder.decode(&clip.input(), &Request { descriptor: d, transform: &t, key }, &mut out);
+        let got = decoder.decode(&clip.input(), &Request::whole(d, &t, key), &mut out);
         match testing::decode(&clip.input(), &d, &t, key) {
             Ok(fresh) => assert!(got.is_ok() && out == fresh.bytes, "{}", clip.record.path),
             Err(e) => assert_eq!(got.unwrap_err().stage, e.stage),

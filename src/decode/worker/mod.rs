@@ -22,6 +22,7 @@ use super::{Decoder, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, 
 use crate::crash;
 use crate::proto::message::{Body, Done, Head, Ready, Ticket, kind};
 use crate::proto::session::{FromWorker, ToWorker};
+use crate::proto::transform::Span;
 use crate::ring::bell::Sleeper;
 use link::{Attached, Daemon};
 
@@ -198,7 +199,7 @@ impl Worker {
             return Err(("open", MANIFEST_CUT.into()));
         }
         let key = SampleKey::new(attached.options.seed, ticket.epoch, ticket.sample);
-        let ranges = plan::ranges(&descriptor, &attached.options.transform, &key);
+        let ranges = plan::ranges_of(&descriptor, &attached.options.transform, &key, span_of(ticket));
         let read = self.reader.submit(&Source::from(&descriptor), &ranges);
         let read = read.map_err(|e| (e.stage.name(), e.reason))?;
         Ok((attached, read))
@@ -231,7 +232,7 @@ impl Worker {
         let read_us = micros(taken.elapsed());
         let descriptor = attached.manifest.descriptor(ticket.sample);
         let key = SampleKey::new(attached.options.seed, ticket.epoch, ticket.sample);
-        let request = Request { descriptor, transform: &attached.options.transform, key };
+        let request = Request { descriptor, transform: &attached.options.transform, key, span: span_of(ticket) };
         crash::point("decode.before");
         let before = cpu_time();
         let decoder = &mut self.decoder;
@@ -261,7 +262,7 @@ impl Worker {
         attached: &Attached,
     ) -> Result<(), WorkerError> {
         let Outcome { written, shape, frames_decoded } = report.outcome;
-        let Ticket { sample, offset, grant, step, .. } = *ticket;
+        let Ticket { sample, offset, grant, step, first, frames, .. } = *ticket;
         let room = attached.has_room();
         let done = Done {
             head: Head { kind: kind::DONE, ..ticket.head },
@@ -279,7 +280,7 @@ impl Worker {
         crash::point("done.told");
         if room {
             let head = Head { kind: kind::READY, ..ticket.head };
-            attached.tell(&Ready { head, sample, offset, written, shape, grant, step, reserved: 0 });
+            attached.tell(&Ready { head, sample, offset, written, shape, grant, step, first, frames, reserved: 0 });
             crash::point("ready.told");
         }
         Ok(())
@@ -299,6 +300,11 @@ impl Worker {
         };
         self.daemon.tell(&done)
     }
+}
+
+/// Which frames of the output a ticket is about.
+fn span_of(ticket: &Ticket) -> Span {
+    Span { first: ticket.first, frames: ticket.frames }
 }
 
 fn micros(d: Duration) -> u32 {

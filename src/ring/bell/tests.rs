@@ -73,8 +73,9 @@ fn a_wait_without_news_ends() {
 }
 
 #[test]
-fn a_bell_that_a_peer_made_blocking_and_filled_or_drained_blocks_nobody() {
+fn a_bell_that_a_peer_made_blocking_and_filled_or_drained_blocks_no_guarded_thread() {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let _guard = Guard::new().unwrap();
     let (_, ringer, sleeper) = bell(0);
     fcntl(sleeper.fd(), FcntlArg::F_SETFL(OFlag::empty())).unwrap();
     // Drained: reading would block.

@@ -95,6 +95,11 @@ impl Watch {
     }
 }
 
+/// Whether this thread is guarded.
+pub(super) fn here() -> bool {
+    WATCH.with_borrow(Option::is_some)
+}
+
 /// Runs a write to `fd`, guarded where this thread is; says whether it had to be freed.
 pub(super) fn watched(fd: &Arc<OwnedFd>, write: impl FnOnce()) -> bool {
     let Some(watch) = WATCH.with_borrow(Option::clone) else {

@@ -110,7 +110,9 @@ impl AsyncReceiver {
             if let Some(message) = self.try_recv()? {
                 return Ok(message);
             }
-            self.sleeper.wait(RELOOK).await?;
+            if self.lanes.cool(self.sleeper.sleeper()) {
+                self.sleeper.wait(RELOOK).await?;
+            }
         }
     }
 }

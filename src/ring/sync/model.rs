@@ -35,6 +35,11 @@ pub(crate) fn fence(name: &str) {
     }
 }
 
+/// A model orders by the rules of the language alone.
+pub(crate) fn fence_after_rmw(name: &str) {
+    fence(name);
+}
+
 /// How a process dies in a model: it unwinds with this from the step that was named.
 pub struct Death;
 
@@ -175,19 +180,32 @@ impl EventFd {
         *self.state.0.lock().unwrap() = 0;
     }
 
-    /// Sleeps until it is readable, however long that takes.
-    pub fn wait(&self, _timeout: Duration) {
-        let mut count = self.state.0.lock().unwrap();
-        while *count == 0 {
-            count = self.state.1.wait(count).unwrap();
-        }
-    }
-
     /// None: a model sleeps in [`EventFd::wait`] alone.
     ///
     /// # Panics
     /// Always.
     pub fn fd(&self) -> BorrowedFd<'_> {
         panic!("a model's eventfd has no descriptor");
+    }
+}
+
+/// A sleeper's epoll. Its edge is the count, which only it takes.
+pub struct Watch {
+    fd: EventFd,
+}
+
+impl Watch {
+    /// Of signals that come from now on.
+    pub fn new(fd: &EventFd) -> Watch {
+        Watch { fd: fd.clone() }
+    }
+
+    /// Sleeps until there was a signal since the last wait, however long that takes.
+    pub fn wait(&self, _timeout: Duration) {
+        let mut count = self.fd.state.0.lock().unwrap();
+        while *count == 0 {
+            count = self.fd.state.1.wait(count).unwrap();
+        }
+        *count = 0;
     }
 }

@@ -8,7 +8,7 @@ pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::Created;
-pub use crate::ring::eventfd::EventFd;
+pub use crate::ring::eventfd::{EventFd, Watch};
 use crate::ring::{mapping::Mapping, memfd};
 
 /// Words of bitmap that a bell looks at.
@@ -24,6 +24,17 @@ pub(crate) const fn point(_name: &str, ordering: Ordering) -> Ordering {
 #[inline(always)]
 pub(crate) fn fence(_name: &str) {
     std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// The same right after an atomic read-modify-write of this thread's. On x86 that is a locked instruction, across
+/// which no access moves (Intel SDM, 3A 9.2.3.9): a second full barrier would cost as much again and order nothing.
+#[inline(always)]
+pub(crate) fn fence_after_rmw(name: &str) {
+    if cfg!(target_arch = "x86_64") {
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(name);
+    }
 }
 
 /// A step after which a model, or a crash test of whole processes, may let its process die.

@@ -1,7 +1,7 @@
 //! Who decodes what: tickets are given to workers as late as can be.
 
 use super::queue::{Backlog, Item, Key};
-use super::rank::{Site, State};
+use super::rank::{Piece, Site, State};
 use super::workers::{DEPTH, Held, Single};
 use super::{Engine, Flight};
 use crate::proto::options::Policy;
@@ -13,14 +13,24 @@ const LEAST_HORIZON: u64 = 2_000_000;
 /// Batches that a worker of a rank's own may have under way: PyTorch's `prefetch_factor`.
 const OWN_BATCHES: usize = 2;
 
-/// A sample at the head of a queue.
+/// A sample, or a part of one, at the head of a queue.
 #[derive(Debug, Clone, Copy)]
-struct Head {
-    stream: StreamId,
-    site: Site,
-    key: Key,
-    item: Item,
-    due: Option<Time>,
+pub(super) struct Head {
+    pub stream: StreamId,
+    pub site: Site,
+    pub key: Key,
+    pub item: Item,
+    pub due: Option<Time>,
+}
+
+/// A piece of a batch, and when its rank wants it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct At {
+    pub stream: StreamId,
+    pub rank: u32,
+    pub step: u32,
+    pub piece: u32,
+    pub due: Option<Time>,
 }
 
 /// Whether a sample may be left to the server of its rank's slab.
@@ -47,6 +57,8 @@ impl Head {
 
 impl Engine {
     pub(super) fn dispatch(&mut self, now: Time, out: &mut Vec<Decision>) {
+        self.find_stuck(now);
+        self.hedge(now, out);
         self.dispatch_own(now, out);
         loop {
             let heads = self.heads(now);
@@ -54,7 +66,10 @@ impl Engine {
                 self.wish(now, &heads, out);
                 return;
             };
-            self.assign(now, worker, &chosen, out);
+            // Its parts take its place, and the first of them is chosen next.
+            if !self.split(now, &chosen) {
+                self.assign(now, worker, &chosen, out);
+            }
         }
     }
 
@@ -152,10 +167,28 @@ impl Engine {
         (LEAST_HORIZON + 2 * self.decode.read()).min(self.options.horizon)
     }
 
-    /// Asks to be woken when the next worker comes into the horizon, or when a sample can wait no longer.
+    /// Asks to be woken when the next worker comes into the horizon, when a sample can wait no longer, and when a
+    /// ticket is long overdue.
     fn wish(&mut self, now: Time, heads: &[Head], out: &mut Vec<Decision>) {
-        if heads.is_empty() {
+        let overdue = self.watched.first().map(|(at, _)| (*at).max(now.saturating_add(1)));
+        let Some(wish) = self.wish_of(now, heads) else {
+            // There is no hurry: one who is woken too early looks again.
+            if let Some(overdue) = overdue.filter(|at| self.wake.is_none_or(|wake| wake > *at)) {
+                self.wake = Some(overdue);
+                out.push(Decision::WakeAt(overdue));
+            }
             return;
+        };
+        let wish = wish.max(now.saturating_add(1)).min(overdue.unwrap_or(Time::MAX));
+        if self.wake != Some(wish) {
+            self.wake = Some(wish);
+            out.push(Decision::WakeAt(wish));
+        }
+    }
+
+    fn wish_of(&self, now: Time, heads: &[Head]) -> Option<Time> {
+        if heads.is_empty() {
+            return None;
         }
         let horizon = self.horizon();
         let next = self.workers.singles(now.saturating_add(horizon), Time::MAX).next().map(|s| s.free - horizon);
@@ -166,34 +199,54 @@ impl Engine {
         };
         let late =
             heads.iter().filter_map(|h| if let Patience::Until(late) = patience(h) { Some(late) } else { None });
-        let Some(wish) = late.chain(next).min() else { return };
-        let wish = wish.max(now.saturating_add(1));
-        if self.wake != Some(wish) {
-            self.wake = Some(wish);
-            out.push(Decision::WakeAt(wish));
-        }
+        late.chain(next).min()
     }
 
     fn assign(&mut self, now: Time, worker: WorkerId, head: &Head, out: &mut Vec<Decision>) {
-        let Some(server) = self.workers.server(worker) else { return };
         let Some(s) = self.streams.get_mut(&head.stream) else { return };
-        let (rank, step, slot) = (head.key.rank, head.item.step, head.key.slot);
-        s.dequeue(rank, step, slot);
-        let r = &mut s.ranks[rank as usize];
-        let (iter, epoch) = (r.iter, r.epoch);
-        let Some(entry) = r.batches.get_mut(&step).and_then(|b| b.slots.get_mut(slot as usize)) else { return };
+        let (stream, rank, step, piece) = (head.stream, head.key.rank, head.item.step, head.key.piece);
+        s.dequeue(rank, step, piece);
+        self.give(now, worker, &At { stream, rank, step, piece, due: head.due }, false, out);
+    }
+
+    /// Hands a piece to a worker; `hedge` says that another one has it already.
+    pub(super) fn give(&mut self, now: Time, worker: WorkerId, at: &At, hedge: bool, out: &mut Vec<Decision>) {
+        let &At { stream, rank, step, piece, due } = at;
+        let Some(server) = self.workers.server(worker) else { return };
+        let Some(s) = self.streams.get_mut(&stream) else { return };
+        let Some(r) = s.ranks.get_mut(rank as usize) else { return };
+        let (iter, epoch, hedges) = (r.iter, r.epoch, s.run.hedge && s.run.policy == Policy::Helix);
+        let Some(entry) = r.batches.get_mut(&step).and_then(|b| b.pieces.get_mut(piece as usize)) else { return };
         self.last_ticket += 1;
         let ticket = TicketId(self.last_ticket);
-        entry.state = State::Flying(ticket);
-        let attempt = entry.attempt;
-        let expected = (self.decode.expected(&entry.work) as f64 * self.decode.slowness(server)) as u64;
-        let work = entry.work;
+        if hedge {
+            entry.hedge = Some(ticket);
+        } else {
+            entry.state = State::Flying(ticket);
+        }
+        entry.attempts = entry.attempts.saturating_add(1);
+        let Piece { slot, part, attempts: attempt, work, .. } = *entry;
+        let expected = (self.decode.expected(&work) as f64 * self.decode.slowness(server)) as u64;
         let safe = self.decode.safe(&work, server).max(expected);
         self.workers.give(worker, Held { ticket, expected, safe }, now);
-        let stream = head.stream;
-        self.flights.insert(ticket, Flight { stream, rank, iter, step, slot, worker, server, work, expected });
-        let due = head.due;
-        out.push(Decision::Assign { worker, ticket, stream, rank, iter, epoch, step, slot, attempt, due });
+        self.flights.insert(ticket, Flight { stream, rank, iter, step, piece, worker, server, work, expected, safe });
+        if hedges {
+            self.watch(ticket, now);
+        }
+        out.push(Decision::Assign {
+            worker,
+            ticket,
+            stream,
+            rank,
+            iter,
+            epoch,
+            step,
+            slot,
+            part,
+            attempt,
+            hedge,
+            due,
+        });
     }
 
     /// Gives a rank's batches to workers of its own, in turn, as many ahead as PyTorch would.
@@ -235,9 +288,9 @@ impl Engine {
                     let r = &mut s.ranks[rank as usize];
                     r.own.bound.remove(&step);
                     r.own.lost.insert(step);
-                    let slots = r.batches.get(&step).map_or(0, |b| b.slots.len()) as u16;
-                    for slot in 0..slots {
-                        s.dequeue(rank, step, slot);
+                    let pieces = r.batches.get(&step).map_or(0, |b| b.pieces.len()) as u32;
+                    for piece in 0..pieces {
+                        s.dequeue(rank, step, piece);
                     }
                 }
             }

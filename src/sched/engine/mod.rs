@@ -2,7 +2,8 @@
 //!
 //! - [`rank`] and [`stream`]: who was granted what, and when each rank will want its next batch;
 //! - [`queue`]: what waits for a worker; [`workers`]: who holds what, and until when;
-//! - [`grant`]: asking for memory, step by step; [`dispatch`]: giving tickets to workers, as late as can be.
+//! - [`grant`]: asking for memory, step by step; [`dispatch`]: giving tickets to workers, as late as can be;
+//!   [`split`]: cutting a clip that would take too long into parts; [`hedge`]: a second attempt where one is stuck.
 //!
 //! Under the deadline policy a sample goes before another if its rank stands still for it, then if it has to begin
 //! sooner: its step's place on a timeline of the predicted pace, less the time that it will hardly exceed. So the
@@ -12,8 +13,10 @@
 
 mod dispatch;
 mod grant;
+mod hedge;
 mod queue;
 mod rank;
+mod split;
 mod stream;
 mod workers;
 
@@ -50,11 +53,12 @@ struct Flight {
     rank: u32,
     iter: u32,
     step: u32,
-    slot: u16,
+    piece: u32,
     worker: WorkerId,
     server: ServerId,
     work: Work,
     expected: u64,
+    safe: u64,
 }
 
 /// The scheduler of a job.
@@ -64,6 +68,10 @@ pub struct Engine {
     streams: BTreeMap<StreamId, Stream>,
     workers: Workers,
     flights: BTreeMap<TicketId, Flight>,
+    /// Tickets by when they will be long overdue; some have ended since.
+    watched: BTreeSet<(Time, TicketId)>,
+    /// Those that are, and that a second worker is to make.
+    stuck: BTreeSet<TicketId>,
     last_ticket: u64,
     decode: DecodeModel,
     transfer: TransferModel,
@@ -102,9 +110,10 @@ impl Engine {
                 self.step_ended(stream, rank, (iter, step), busy_ns, now);
             }
             Event::WorkerUp { worker, server } => self.worker_up(worker, server),
-            Event::WorkerDown { worker } => self.worker_down(worker),
+            Event::WorkerDown { worker } => self.worker_down(worker, now),
             Event::TicketDone { ticket, measured } => self.ended(ticket, Some(measured), now),
             Event::TicketFailed { ticket } => self.ended(ticket, None, now),
+            Event::Unassigned { ticket } => self.unassigned(ticket, now),
             Event::Tick => self.wake = self.wake.filter(|&wish| wish > now),
         }
     }
@@ -156,7 +165,7 @@ impl Engine {
         }
     }
 
-    fn worker_down(&mut self, worker: WorkerId) {
+    fn worker_down(&mut self, worker: WorkerId, now: Time) {
         if !self.workers.contains(worker) {
             return;
         }
@@ -165,17 +174,27 @@ impl Engine {
             let Some(s) = self.streams.get_mut(&flight.stream) else { continue };
             let r = &mut s.ranks[flight.rank as usize];
             let (server, iter) = (r.server, r.iter);
-            let Some(slot) = r.batches.get_mut(&flight.step).and_then(|b| b.slots.get_mut(flight.slot as usize))
-            else {
-                continue;
-            };
-            if iter != flight.iter || slot.state != State::Flying(ticket) {
+            let batch = r.batches.get_mut(&flight.step);
+            let Some(piece) = batch.and_then(|b| b.pieces.get_mut(flight.piece as usize)) else { continue };
+            if iter != flight.iter {
                 continue;
             }
-            slot.attempt = slot.attempt.saturating_add(1);
-            slot.state = State::Unbound;
+            if piece.hedge == Some(ticket) {
+                piece.hedge = None;
+                self.watch_again(flight, now);
+                continue;
+            }
+            if piece.state != State::Flying(ticket) {
+                continue;
+            }
+            // The second attempt is the first now.
+            if let Some(hedge) = piece.hedge.take() {
+                piece.state = State::Flying(hedge);
+                continue;
+            }
+            piece.state = State::Unbound;
             if s.run.policy != Policy::Local {
-                s.enqueue(flight.rank, flight.step, flight.slot, Site::Server(server));
+                s.enqueue(flight.rank, flight.step, flight.piece, Site::Server(server));
             }
         }
         self.lose_bound(worker);
@@ -218,13 +237,19 @@ impl Engine {
         let Some(s) = self.streams.get_mut(&flight.stream) else { return };
         let r = &mut s.ranks[flight.rank as usize];
         let Some(batch) = r.batches.get_mut(&flight.step).filter(|_| r.iter == flight.iter) else { return };
-        let Some(slot) = batch.slots.get_mut(flight.slot as usize) else { return };
-        if slot.state != State::Flying(ticket) {
+        let Some(piece) = batch.pieces.get_mut(flight.piece as usize) else { return };
+        if piece.state != State::Flying(ticket) && piece.hedge != Some(ticket) {
             return;
         }
-        slot.state = State::Ended;
+        // Whoever else has it ends as it may.
+        (piece.state, piece.hedge) = (State::Ended, None);
         batch.left -= 1;
-        if batch.left == 0 {
+        let (slot, in_parts) = (piece.slot, piece.part.is_some());
+        if measured.is_none() && in_parts {
+            s.give_up(flight.rank, flight.step, slot);
+        }
+        let r = &mut s.ranks[flight.rank as usize];
+        if r.batches.get(&flight.step).is_some_and(|b| b.left == 0) {
             r.settle(now);
             self.stirred.insert((flight.stream, flight.rank));
         }

@@ -15,8 +15,8 @@ pub(super) struct Key {
     pub place: u64,
     /// The rank.
     pub rank: u32,
-    /// Place in the batch.
-    pub slot: u16,
+    /// Which piece of the batch.
+    pub piece: u32,
 }
 
 /// Epoch and step as one ascending number.
@@ -73,8 +73,8 @@ impl Backlog {
 mod tests {
     use super::*;
 
-    fn key(ahead: bool, start: u64, step: u32, slot: u16) -> Key {
-        Key { ahead, fresh: true, start, place: place(0, step), rank: 0, slot }
+    fn key(ahead: bool, start: u64, step: u32, piece: u32) -> Key {
+        Key { ahead, fresh: true, start, place: place(0, step), rank: 0, piece }
     }
 
     #[test]
@@ -87,12 +87,12 @@ mod tests {
         queue.push(Key { fresh: false, ..key(true, 90, 0, 3) }, item(0));
         queue.push(key(false, 50, 2, 4), item(2));
         assert_eq!(queue.work(), 50);
-        let mut slots = Vec::new();
+        let mut pieces = Vec::new();
         while let Some((key, _)) = queue.first() {
-            slots.push(key.slot);
+            pieces.push(key.piece);
             queue.remove(&key);
         }
-        assert_eq!(slots, [4, 3, 2, 1, 0]);
+        assert_eq!(pieces, [4, 3, 2, 1, 0]);
         assert!(queue.is_empty() && queue.work() == 0);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::queue::Key;
+use crate::proto::transform::Span;
 use crate::sched::cost::Work;
 use crate::sched::event::{ServerId, TicketId, Time, WorkerId};
 use crate::sched::online::step::StepModel;
@@ -17,7 +18,7 @@ pub(super) enum Site {
     Worker(WorkerId),
 }
 
-/// What became of a sample of a batch.
+/// What became of a piece of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// It waits for its batch to be given to a worker.
@@ -30,23 +31,46 @@ pub(super) enum State {
     Ended,
 }
 
-/// A sample of a batch.
+/// A sample of a batch, or a part of one.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct Piece {
+    /// Place in the batch.
+    pub slot: u16,
+    /// Row in the manifest.
+    pub sample: u64,
+    /// Which part; `None` for all of the sample.
+    pub part: Option<Span>,
     pub work: Work,
     /// Expected nanoseconds on the mean server.
     pub expected: u64,
     /// Nanoseconds that it will hardly exceed.
     pub safe: u64,
-    pub attempt: u16,
+    /// How long before it is wanted it is to be begun: of a part, what the whole would have needed.
+    pub lead: u64,
+    /// Attempts made so far.
+    pub attempts: u16,
     pub state: State,
+    /// The second attempt, while the first is under way.
+    pub hedge: Option<TicketId>,
+}
+
+impl Piece {
+    /// A piece that nobody has: place, row and part; work; expected and safe nanoseconds, and lead.
+    pub(super) fn new(
+        (slot, sample, part): (u16, u64, Option<Span>),
+        work: Work,
+        (expected, safe, lead): (u64, u64, u64),
+    ) -> Piece {
+        Piece { slot, sample, part, work, expected, safe, lead, attempts: 0, state: State::Unbound, hedge: None }
+    }
 }
 
 /// A batch that was granted.
 #[derive(Debug)]
 pub(super) struct Batch {
-    pub slots: Vec<Slot>,
-    /// Samples that have not ended.
+    /// The samples in their order; behind them the parts of those that were cut, except for each one's first part.
+    pub pieces: Vec<Piece>,
+    /// Pieces that have not ended.
     pub left: usize,
     /// When it is wanted on the stream's timeline.
     pub wanted: u64,
@@ -137,14 +161,14 @@ impl Rank {
         wanted: u64,
         estimate: impl Fn(&Work) -> (u64, u64),
     ) {
-        let slot = |p: &Planned| {
+        let piece = |(slot, p): (u16, &Planned)| {
             let (expected, safe) = estimate(&p.work);
-            Slot { work: p.work, expected, safe, attempt: 1, state: State::Unbound }
+            Piece::new((slot, p.place.sample, None), p.work, (expected, safe, safe))
         };
-        let slots: Vec<Slot> = planned.iter().map(slot).collect();
+        let pieces: Vec<Piece> = (0..).zip(planned).map(piece).collect();
         self.wanted = self.wanted.max(wanted);
         let (wanted, before) = (self.wanted, self.granted_cost);
-        let batch = Batch { left: slots.len(), slots, wanted, cost, before, released: false };
+        let batch = Batch { left: pieces.len(), pieces, wanted, cost, before, released: false };
         self.granted_cost += cost;
         self.held.insert((self.iter, self.next));
         self.batches.insert(self.next, batch);

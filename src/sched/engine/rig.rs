@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::{Engine, EngineOptions};
 use crate::proto::options::{Balance, OnError, Policy, Profile, RunOptions, StreamOptions};
-use crate::proto::transform::{Codec, Facts, Transform};
+use crate::proto::transform::{Codec, Facts, Span, Transform};
+use crate::sched::cost::Work;
 use crate::sched::event::{
-    Catalog, Decision, Event, Measured, Place, Scheduler, ServerId, StreamId, TicketId, Time, WorkerId,
+    Catalog, Chunk, Decision, Event, Measured, Place, Scheduler, ServerId, StreamId, TicketId, Time, WorkerId,
 };
 use crate::sched::online::margin::tests::Noise;
 
@@ -38,6 +39,17 @@ impl Catalog for Clips {
     fn facts(&self, i: u64) -> Facts {
         self.0[i as usize]
     }
+    /// A chunk a key frame, of frames as even as can be.
+    fn chunks(&self, row: u64, _epoch: u32, options: &StreamOptions) -> Vec<Chunk> {
+        let facts = self.0[(row - row / 3) as usize];
+        let frames = options.transform.frames;
+        let chunks = (facts.keyframes as u16).clamp(1, frames);
+        let work = Work::of(&facts, &options.transform).share(1.0 / f64::from(chunks));
+        let starts: Vec<u16> =
+            (0..=chunks).map(|n| (u32::from(n) * u32::from(frames) / u32::from(chunks)) as u16).collect();
+        let chunk = |w: &[u16]| Chunk { span: Span { first: w[0], frames: w[1] - w[0] }, work };
+        starts.windows(2).map(chunk).collect()
+    }
 }
 
 pub(super) fn options(world: u32, batch_size: u32) -> StreamOptions {
@@ -59,7 +71,7 @@ pub(super) fn options(world: u32, batch_size: u32) -> StreamOptions {
 }
 
 pub(super) fn run(policy: Policy, max_batches: u32) -> RunOptions {
-    RunOptions { policy, max_batches, ..RunOptions::default() }
+    RunOptions { policy, max_batches, split_ms: 0, ..RunOptions::default() }
 }
 
 /// A ticket at a worker.
@@ -68,6 +80,7 @@ pub(super) struct Live {
     pub worker: WorkerId,
     pub batch: BatchId,
     pub slot: u16,
+    pub part: Option<Span>,
     /// Nanoseconds that the engine expected when it assigned it.
     pub expected: u64,
 }
@@ -83,15 +96,40 @@ pub(super) struct BatchId {
 /// A batch that the driver has made room for.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// Attempts so far, by slot.
-    pub attempts: Vec<u16>,
+    /// Samples.
+    pub samples: u16,
+    /// Attempts so far, by slot and part.
+    pub attempts: BTreeMap<(u16, Option<Span>), u16>,
+    /// Parts that are there of slots that have not ended.
+    pub parts: BTreeMap<u16, Vec<Span>>,
     /// Slots that have ended.
     pub ended: BTreeSet<u16>,
 }
 
 impl Room {
+    fn end(&mut self, live: &Live, (well, twice): (bool, bool), frames: u16) {
+        let Some(part) = live.part else {
+            return assert!(self.ended.insert(live.slot) || twice, "ended twice: {live:?}");
+        };
+        if !well {
+            self.parts.remove(&live.slot);
+            self.ended.insert(live.slot); // another part may have failed before
+        } else if !self.ended.contains(&live.slot) {
+            let parts = self.parts.entry(live.slot).or_default();
+            if twice && parts.contains(&part) {
+                return;
+            }
+            let apart = |other: &Span| part.end() <= other.first.into() || other.end() <= part.first.into();
+            assert!(parts.iter().all(apart), "{live:?} is on {parts:?}");
+            parts.push(part);
+            if parts.iter().map(|p| p.frames).sum::<u16>() == frames {
+                self.ended.insert(live.slot);
+            }
+        }
+    }
+
     pub(super) fn complete(&self) -> bool {
-        self.ended.len() == self.attempts.len()
+        self.ended.len() == usize::from(self.samples)
     }
 }
 
@@ -116,6 +154,7 @@ pub(super) struct Rig {
     pub ranks: BTreeMap<(StreamId, u32), RankView>,
     pub rooms: BTreeMap<BatchId, Room>,
     pub max: BTreeMap<StreamId, u32>,
+    pub frames: BTreeMap<StreamId, u16>,
     pub live: BTreeMap<TicketId, Live>,
     /// Tickets by worker, first is being decoded.
     pub queues: BTreeMap<WorkerId, VecDeque<TicketId>>,
@@ -124,6 +163,8 @@ pub(super) struct Rig {
     pub wake: Option<Time>,
     /// Whether the next grant is refused; the refusals asked for are taken from the front.
     pub refuse: VecDeque<bool>,
+    /// What was given to two workers.
+    pub hedged: BTreeSet<(BatchId, u16, Option<Span>)>,
     /// Rooms a rank's memory has; 0 is without limit.
     pub slab: usize,
 }
@@ -137,12 +178,14 @@ impl Rig {
             ranks: BTreeMap::new(),
             rooms: BTreeMap::new(),
             max: BTreeMap::new(),
+            frames: BTreeMap::new(),
             live: BTreeMap::new(),
             queues: BTreeMap::new(),
             content: BTreeMap::new(),
             log: Vec::new(),
             wake: None,
             refuse: VecDeque::new(),
+            hedged: BTreeSet::new(),
             slab: 0,
         }
     }
@@ -150,6 +193,7 @@ impl Rig {
     pub(super) fn open(&mut self, stream: u16, options: StreamOptions, run: RunOptions, catalog: Arc<Clips>) {
         let stream = StreamId(stream);
         self.max.insert(stream, run.max_batches);
+        self.frames.insert(stream, options.transform.frames);
         for rank in 0..options.world {
             self.ranks.insert((stream, rank), RankView::default());
         }
@@ -197,8 +241,10 @@ impl Rig {
             if let Some(queue) = self.queues.get_mut(&live.worker) {
                 queue.retain(|t| *t != ticket);
             }
+            let frames = self.frames[&live.batch.stream];
+            let twice = self.hedged.contains(&(live.batch, live.slot, live.part));
             if let Some(room) = self.rooms.get_mut(&live.batch) {
-                assert!(room.ended.insert(live.slot), "ended twice: {live:?}");
+                room.end(&live, (wall_us > 0, twice), frames);
             }
         }
         self.tell(if wall_us == 0 {
@@ -267,7 +313,7 @@ impl Rig {
                     return Some(Event::NoRoom { stream, rank });
                 }
                 self.ranks.get_mut(&(stream, rank)).expect("seen above").next += 1;
-                self.rooms.insert(batch, Room { attempts: vec![0; row.1.len()], ended: BTreeSet::new() });
+                self.rooms.insert(batch, Room { samples: row.1.len() as u16, ..Room::default() });
                 Some(Event::Granted { stream, rank, iter, step })
             }
             Decision::End { stream, rank, iter, step } => {
@@ -276,12 +322,34 @@ impl Rig {
                 view.ended_at = Some(step);
                 None
             }
-            Decision::Assign { worker, ticket, stream, rank, iter, epoch, step, slot, attempt, due: _ } => {
+            Decision::Assign {
+                worker,
+                ticket,
+                stream,
+                rank,
+                iter,
+                epoch,
+                step,
+                slot,
+                part,
+                attempt,
+                hedge,
+                due: _,
+            } => {
                 let batch = BatchId { stream, rank, iter, step };
-                let same = |l: &Live| l.batch == batch && l.slot == slot;
-                assert!(!self.live.values().any(same), "two live attempts at {batch:?} {slot}");
+                let on = |a: Span, b: Span| a.end() > b.first.into() && b.end() > a.first.into();
+                let touches = |other: Option<Span>| part.zip(other).is_none_or(|(a, b)| on(a, b));
+                let same = |l: &Live| l.batch == batch && l.slot == slot && touches(l.part);
+                let beside = self.live.values().filter(|l| same(l)).count();
+                assert_eq!(beside, usize::from(hedge), "attempts beside that at {batch:?} {slot}");
+                if hedge && self.refuse.pop_front().unwrap_or(false) {
+                    return Some(Event::Unassigned { ticket });
+                }
+                if hedge {
+                    self.hedged.insert((batch, slot, part));
+                }
                 let expected = self.engine.predicted(ticket).expect("a live ticket has a prediction");
-                self.live.insert(ticket, Live { worker, batch, slot, expected });
+                self.live.insert(ticket, Live { worker, batch, slot, part, expected });
                 assert!(self.workers.contains_key(&worker), "{worker:?} is not there");
                 let queue = self.queues.entry(worker).or_default();
                 queue.push_back(ticket);
@@ -290,8 +358,11 @@ impl Rig {
                 assert!(view.active && view.iter == iter && self.content[&batch].0 == epoch);
                 let room = self.rooms.get_mut(&batch).expect("assigned without memory");
                 assert!(!room.ended.contains(&slot), "{batch:?} {slot} had ended");
-                room.attempts[slot as usize] += 1;
-                assert_eq!(room.attempts[slot as usize], attempt);
+                let attempts = room.attempts.entry((slot, part)).or_default();
+                *attempts += 1;
+                assert_eq!(*attempts, attempt);
+                let given = room.attempts.keys().filter(|(of, _)| *of == slot);
+                assert!(given.clone().count() == 1 || given.clone().all(|(_, p)| p.is_some()), "whole and in parts");
                 None
             }
             Decision::WakeAt(at) => {

@@ -30,7 +30,7 @@ struct Moment {
 pub(super) struct Stream {
     pub options: Arc<StreamOptions>,
     pub run: RunOptions,
-    catalog: Arc<dyn Catalog>,
+    pub catalog: Arc<dyn Catalog>,
     order: Order,
     /// The micro-batches of the epoch that was planned last.
     units: Option<(u32, Units)>,
@@ -142,39 +142,39 @@ impl Stream {
         }
     }
 
-    /// Queues one sample of a batch.
-    pub(super) fn enqueue(&mut self, rank: u32, step: u32, slot: u16, site: Site) {
+    /// Queues one piece of a batch.
+    pub(super) fn enqueue(&mut self, rank: u32, step: u32, piece: u32, site: Site) {
         let policy = self.run.policy;
         let Some(r) = self.ranks.get_mut(rank as usize) else { return };
         let ahead = policy != Policy::Helix || !r.waits_for(step);
         let place = place(r.epoch, step);
         let Some(b) = r.batches.get_mut(&step) else { return };
-        let Some(s) = b.slots.get_mut(slot as usize) else { return };
+        let Some(p) = b.pieces.get_mut(piece as usize) else { return };
         // A pool takes samples in the order of the ranks' batches, a worker of a rank's own in that of its batch.
-        let start = if policy == Policy::Helix { b.wanted.saturating_sub(s.safe) } else { 0 };
-        let key = Key { ahead, fresh: s.attempt == 1, start, place, rank, slot };
-        let item = Item { step, expected: s.expected, safe: s.safe };
-        s.state = State::Queued(site, key);
+        let start = if policy == Policy::Helix { b.wanted.saturating_sub(p.lead) } else { 0 };
+        let key = Key { ahead, fresh: p.attempts == 0, start, place, rank, piece };
+        let item = Item { step, expected: p.expected, safe: p.safe };
+        p.state = State::Queued(site, key);
         self.backlog(site).push(key, item);
     }
 
-    /// Queues all samples of a batch that are not with a worker and have not ended.
+    /// Queues all pieces of a batch that are not with a worker and have not ended.
     pub(super) fn enqueue_batch(&mut self, rank: u32, step: u32, site: Site) {
         let Some(batch) = self.ranks.get(rank as usize).and_then(|r| r.batches.get(&step)) else { return };
         let waiting = |state| matches!(state, State::Unbound | State::Queued(..));
-        let slots: Vec<u16> = (0..).zip(&batch.slots).filter(|(_, s)| waiting(s.state)).map(|(i, _)| i).collect();
-        for slot in slots {
-            self.dequeue(rank, step, slot);
-            self.enqueue(rank, step, slot, site);
+        let pieces: Vec<u32> = (0..).zip(&batch.pieces).filter(|(_, p)| waiting(p.state)).map(|(i, _)| i).collect();
+        for piece in pieces {
+            self.dequeue(rank, step, piece);
+            self.enqueue(rank, step, piece, site);
         }
     }
 
-    /// Takes a sample out of its queue.
-    pub(super) fn dequeue(&mut self, rank: u32, step: u32, slot: u16) {
+    /// Takes a piece out of its queue.
+    pub(super) fn dequeue(&mut self, rank: u32, step: u32, piece: u32) {
         let Some(r) = self.ranks.get_mut(rank as usize) else { return };
-        let Some(s) = r.batches.get_mut(&step).and_then(|b| b.slots.get_mut(slot as usize)) else { return };
-        if let State::Queued(site, key) = s.state {
-            s.state = State::Unbound;
+        let Some(p) = r.batches.get_mut(&step).and_then(|b| b.pieces.get_mut(piece as usize)) else { return };
+        if let State::Queued(site, key) = p.state {
+            p.state = State::Unbound;
             self.unqueue(site, &key);
         }
     }
@@ -190,10 +190,24 @@ impl Stream {
         }
     }
 
+    /// One part of a sample cannot be made: so the others need not be. What workers have in hand ends as it may.
+    pub(super) fn give_up(&mut self, rank: u32, step: u32, slot: u16) {
+        let Some(batch) = self.ranks.get(rank as usize).and_then(|r| r.batches.get(&step)) else { return };
+        let parts = (0..).zip(&batch.pieces).filter(|(_, p)| p.slot == slot && p.state != State::Ended);
+        for piece in parts.map(|(i, _)| i).collect::<Vec<u32>>() {
+            self.dequeue(rank, step, piece);
+            if let Some(batch) = self.ranks.get_mut(rank as usize).and_then(|r| r.batches.get_mut(&step)) {
+                let ended = &mut batch.pieces[piece as usize];
+                (ended.state, ended.hedge) = (State::Ended, None);
+                batch.left -= 1;
+            }
+        }
+    }
+
     /// Takes all that is queued of these batches out of the queues.
     pub(super) fn forget(&mut self, batches: BTreeMap<u32, Batch>) {
-        for slot in batches.into_values().flat_map(|b| b.slots) {
-            if let State::Queued(site, key) = slot.state {
+        for piece in batches.into_values().flat_map(|b| b.pieces) {
+            if let State::Queued(site, key) = piece.state {
                 self.unqueue(site, &key);
             }
         }

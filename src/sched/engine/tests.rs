@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::rig::{BatchId, Clips, Content, Rig, options, run};
+use super::rig::{BatchId, Clips, Content, Live, Rig, options, run};
 use super::*;
-use crate::proto::options::{Balance, StreamOptions};
-use crate::proto::transform::Facts;
+use crate::proto::options::{Balance, RunOptions, StreamOptions};
+use crate::proto::transform::{Facts, Span};
 use crate::sched::online::margin::tests::Noise;
 
 const POLICIES: [Policy; 3] = [Policy::Helix, Policy::Pool, Policy::Local];
@@ -15,16 +15,40 @@ const POLICIES: [Policy; 3] = [Policy::Helix, Policy::Pool, Policy::Local];
 /// One thing that may happen at any moment.
 #[derive(Debug, Clone)]
 enum Chaos {
-    Start { stream: u16, rank: u32, epoch: u32, step: u32 },
-    Leave { stream: u16, rank: u32 },
-    Close { stream: u16 },
-    Up { worker: u16 },
-    Down { worker: u16 },
-    Done { which: usize, failed: bool },
-    Consume { which: usize },
+    Start {
+        stream: u16,
+        rank: u32,
+        epoch: u32,
+        step: u32,
+    },
+    Leave {
+        stream: u16,
+        rank: u32,
+    },
+    Close {
+        stream: u16,
+    },
+    Up {
+        worker: u16,
+    },
+    Down {
+        worker: u16,
+    },
+    Done {
+        which: usize,
+        failed: bool,
+    },
+    Consume {
+        which: usize,
+    },
     Refuse,
     Tick,
-    Stale { what: u8, id: u16 },
+    /// Nothing happens for a long time.
+    Stall,
+    Stale {
+        what: u8,
+        id: u16,
+    },
 }
 
 fn chaos() -> impl Strategy<Value = Chaos> {
@@ -39,6 +63,7 @@ fn chaos() -> impl Strategy<Value = Chaos> {
         12 => any::<usize>().prop_map(|which| Chaos::Consume { which }),
         2 => Just(Chaos::Refuse),
         2 => Just(Chaos::Tick),
+        1 => Just(Chaos::Stall),
         2 => (0u8..6, any::<u16>()).prop_map(|(what, id)| Chaos::Stale { what, id }),
     ]
 }
@@ -74,6 +99,10 @@ impl Rig {
             Chaos::Consume { which } => self.consume(which),
             Chaos::Refuse => self.refuse.push_back(true),
             Chaos::Tick => self.tick(),
+            Chaos::Stall => {
+                self.now += 60_000_000_000;
+                self.tick();
+            }
             Chaos::Stale { what, id } => self.tell(stale(what, id)),
         }
     }
@@ -99,12 +128,13 @@ impl Rig {
     }
 }
 
-fn chaotic(seed: u64, events: &[Chaos], policies: [Policy; 3], max: u32, slab: usize) -> Rig {
+fn chaotic(seed: u64, events: &[Chaos], policies: [Policy; 3], (max, split_ms): (u32, u32), slab: usize) -> Rig {
     let mut rig = Rig::new(EngineOptions::default());
     rig.slab = slab;
     for (stream, policy) in (0..).zip(policies) {
         let options = StreamOptions { drop_last: stream == 1, ..options(4, 1 + u32::from(stream)) };
-        rig.open(stream, options, run(policy, max), Clips::new(30, seed + u64::from(stream)));
+        let run = RunOptions { split_ms, ..run(policy, max) };
+        rig.open(stream, options, run, Clips::new(30, seed + u64::from(stream)));
     }
     for event in events {
         rig.happen(event);
@@ -125,11 +155,12 @@ proptest! {
             [Policy::Helix; 3], [Policy::Pool; 3], [Policy::Local; 3], POLICIES,
         ]),
         max in 0u32..5,
+        split_ms in 0u32..3,
         slab in 1usize..6,
     ) {
         let seed = seed % 1000;
-        let one = chaotic(seed, &events, policies, max, slab);
-        let two = chaotic(seed, &events, policies, max, slab);
+        let one = chaotic(seed, &events, policies, (max, 40 * split_ms), slab);
+        let two = chaotic(seed, &events, policies, (max, 40 * split_ms), slab);
         prop_assert_eq!(one.log, two.log, "the same events gave other decisions");
     }
 }
@@ -140,7 +171,8 @@ fn epoch(options: StreamOptions, policy: Policy, workers: u16, seed: u64, slab: 
     let mut noise = Noise::new(seed);
     rig.slab = slab;
     let world = options.world;
-    rig.open(0, options, run(policy, 0), Clips::new(101, 3));
+    let run = RunOptions { split_ms: if slab % 2 == 1 { 1 } else { 0 }, ..run(policy, 0) };
+    rig.open(0, options, run, Clips::new(101, 3));
     for worker in 0..workers {
         rig.worker_up(worker, worker % 2);
     }
@@ -366,6 +398,147 @@ fn a_second_stream_is_served_while_the_first_is_overloaded() {
     }
 }
 
+/// A clip of 9000 frames and so many key frames, among short ones: the rank waits for it.
+fn waits_for_a_long_clip(keyframes: u32, split_ms: u32) -> Rig {
+    let mut rig = Rig::new(EngineOptions { horizon: 0 });
+    let clip = |frames, keyframes| Facts { frames, keyframes, width: 1280, height: 720, ..Facts::default() };
+    let clips = vec![clip(9000, keyframes), clip(100, 1), clip(100, 1)];
+    let options = StreamOptions { shuffle: false, ..options(1, 3) };
+    rig.open(0, options, RunOptions { split_ms, ..run(Policy::Helix, 0) }, Arc::new(Clips(clips)));
+    for worker in 0..6 {
+        rig.worker_up(worker, 0);
+    }
+    rig.start(0, 0, 0, 0, 0);
+    rig
+}
+
+fn parts_at_work(rig: &Rig) -> Vec<Span> {
+    rig.live.values().filter(|l| l.slot == 0).filter_map(|l| l.part).collect()
+}
+
+#[test]
+fn a_long_clip_that_is_waited_for_is_decoded_by_several_workers() {
+    let mut rig = waits_for_a_long_clip(16, 2000);
+    let spans: Vec<(u16, u16)> = parts_at_work(&rig).iter().map(|p| (p.first, p.frames)).collect();
+    assert_eq!(spans, [(0, 3), (3, 3), (6, 3), (9, 3), (12, 3), (15, 1)]);
+    let expected = |rig: &Rig| rig.live.values().map(|l| l.expected).max().unwrap_or(0);
+    let whole = waits_for_a_long_clip(16, 0);
+    assert!(4 * expected(&rig) < expected(&whole), "{} of {}", expected(&rig), expected(&whole));
+    rig.drain();
+}
+
+#[test]
+fn a_clip_is_not_cut_without_key_frames_or_against_the_users_wish() {
+    for (keyframes, split_ms) in [(1, 2000), (16, 0), (16, 1_000_000)] {
+        let mut rig = waits_for_a_long_clip(keyframes, split_ms);
+        assert!(parts_at_work(&rig).is_empty() && rig.live.len() == 3, "{keyframes} {split_ms}");
+        rig.drain();
+    }
+}
+
+#[test]
+fn a_dead_workers_part_alone_is_done_again_and_a_bad_part_fails_the_sample_once() {
+    let mut rig = waits_for_a_long_clip(16, 2000);
+    let (_, lost) = rig.live.iter().next().map(|(t, l)| (*t, *l)).expect("all work");
+    let others: Vec<TicketId> = rig.live.iter().filter(|(_, l)| l.worker != lost.worker).map(|(t, _)| *t).collect();
+    rig.worker_down(lost.worker);
+    rig.worker_up(lost.worker.0, 0);
+    let again: Vec<Live> = rig.live.iter().filter(|(t, _)| !others.contains(t)).map(|(_, l)| *l).collect();
+    assert_eq!(again.iter().map(|l| (l.slot, l.part)).collect::<Vec<_>>(), [(lost.slot, lost.part)]);
+    // Two parts fail, the others finish: the batch is complete when its other two samples are.
+    let parts: Vec<TicketId> = rig.live.iter().filter(|(_, l)| l.part.is_some()).map(|(t, _)| *t).collect();
+    for (nth, ticket) in parts.into_iter().enumerate() {
+        rig.end(ticket, if nth % 2 == 1 { 0 } else { 1000 });
+    }
+    assert_eq!(rig.rooms.values().next().map(|room| room.ended.clone()), Some(BTreeSet::from([0])));
+    rig.drain();
+}
+
+/// One rank waits for a batch of two; worker 0 is stuck in the first sample, and the other is done.
+fn stuck(hedge: bool) -> (Rig, TicketId) {
+    let mut rig = Rig::new(EngineOptions { horizon: 0 });
+    rig.slab = 1;
+    rig.open(0, options(1, 2), RunOptions { hedge, ..run(Policy::Helix, 0) }, Clips::new(60, 1));
+    rig.worker_up(0, 0);
+    rig.worker_up(1, 0);
+    rig.start(0, 0, 0, 0, 0);
+    let (&first, _) = rig.live.iter().next().expect("both work");
+    let (&other, _) = rig.live.iter().next_back().expect("both work");
+    rig.end(other, 1_000);
+    (rig, first)
+}
+
+impl Rig {
+    /// Lets so much time pass as the engine wants to, and no more than an hour.
+    fn sleep(&mut self) {
+        let end = self.now + 3_600_000_000_000;
+        while let Some(wake) = self.wake.filter(|wake| *wake <= end && self.hedged.is_empty()) {
+            self.now = wake;
+            self.tick();
+        }
+    }
+}
+
+#[test]
+fn a_stuck_ticket_is_given_to_a_second_worker_and_the_first_that_is_done_wins() {
+    for first_wins in [true, false] {
+        let (mut rig, first) = stuck(true);
+        let begun = rig.now;
+        rig.sleep();
+        assert!(rig.now >= begun + 1_000_000_000, "not before it is long overdue");
+        let second = *rig.live.keys().find(|t| **t != first).expect("it is made twice");
+        assert_eq!((rig.live[&first].slot, rig.live[&first].part), (rig.live[&second].slot, rig.live[&second].part));
+        assert_ne!(rig.live[&first].worker, rig.live[&second].worker);
+        let (winner, loser) = if first_wins { (first, second) } else { (second, first) };
+        rig.end(winner, 1_000);
+        let batch = rig.ready(StreamId(0), 0).expect("one is enough");
+        rig.end_step(batch, 1_000_000);
+        rig.release(batch);
+        rig.end(loser, 1_000_000);
+        rig.drain();
+    }
+}
+
+#[test]
+fn no_second_attempt_is_made_against_the_users_wish_or_while_nobody_waits() {
+    let (mut rig, _) = stuck(false);
+    rig.sleep();
+    assert!(rig.hedged.is_empty());
+    // The rank has its batch and takes a year for it.
+    let mut rig = three_at_work(1 << 55);
+    let other = *rig.live.keys().next_back().expect("three work");
+    rig.end(other, 1_000);
+    rig.sleep();
+    assert!(rig.hedged.is_empty());
+}
+
+#[test]
+fn when_either_worker_dies_the_other_attempt_goes_on() {
+    for kill_first in [true, false] {
+        let (mut rig, first) = stuck(true);
+        rig.sleep();
+        let second = *rig.live.keys().find(|t| **t != first).expect("it is made twice");
+        let (dead, left) = if kill_first { (first, second) } else { (second, first) };
+        rig.worker_down(rig.live[&dead].worker);
+        rig.worker_up(7, 0);
+        assert_eq!(rig.live.keys().collect::<Vec<_>>(), [&left], "nothing is made a third time at once");
+        // The one that is left is as good as the first: it may be stuck too.
+        rig.hedged.clear();
+        rig.sleep();
+        assert_eq!(rig.live.len(), 2);
+        rig.drain();
+    }
+}
+
+#[test]
+fn without_room_a_second_attempt_is_made_later() {
+    let (mut rig, first) = stuck(true);
+    rig.refuse.extend([true, true, false]);
+    rig.sleep();
+    assert!(rig.refuse.is_empty() && rig.live.len() == 2 && rig.live.contains_key(&first));
+    rig.drain();
+}
+
 #[test]
 fn what_a_dead_worker_held_goes_first_with_a_new_attempt() {
     let mut rig = Rig::new(EngineOptions { horizon: 0 });
@@ -381,7 +554,7 @@ fn what_a_dead_worker_held_goes_first_with_a_new_attempt() {
     rig.end(other, 1_000);
     let again = rig.live.values().next().expect("it goes on");
     assert_eq!((again.batch, again.slot), (lost.batch, lost.slot));
-    assert_eq!(rig.rooms[&again.batch].attempts[again.slot as usize], 2);
+    assert_eq!(rig.rooms[&again.batch].attempts[&(again.slot, None)], 2);
     rig.drain();
 }
 

@@ -113,6 +113,12 @@ impl Workers {
         });
     }
 
+    /// When a worker has taken twice what its tickets should hardly exceed.
+    pub(super) fn overdue(&self, id: WorkerId) -> Time {
+        let Some(worker) = self.all.get(&id) else { return 0 };
+        worker.latest().saturating_add(worker.latest().saturating_sub(worker.begun))
+    }
+
     fn change(&mut self, id: WorkerId, how: impl FnOnce(&mut Worker)) {
         self.unindex(id);
         self.turns += 1;

@@ -70,7 +70,7 @@ fn measure(decoder: &mut VideoDecoder, clip: &Record, row: u64, seed: u64) -> Co
     let before = cpu_time();
     let pixels = read(clip).ok().and_then(|bytes| {
         let input = Input::from_bytes(bytes);
-        let request = Request { descriptor, transform: &transform, key: SampleKey::new(seed, 0, row) };
+        let request = Request::whole(descriptor, &transform, SampleKey::new(seed, 0, row));
         // What cannot be decoded is the workers' to report; here it costs what it costs.
         let made = decoder.decode(&input, &request, &mut out).ok()?;
         Some(hash(&out[..made.written as usize]))
