@@ -27,7 +27,16 @@ impl Decoder for Emulated {
             SampleError::new(Stage::Demux, what)
         })?;
         let facts = d.facts();
-        let (shape, bytes) = (request.transform.shape(&facts), request.transform.max_bytes(&facts));
+        let shape = request.transform.shape(&facts);
+        let (_, bytes) = request.transform.place(&facts, request.span).ok_or_else(|| {
+            SampleError::new(
+                Stage::Transform,
+                "it is to be made in parts, and its frames are not apart from each other",
+            )
+        })?;
+        // A part takes its share.
+        let share = f64::from(request.span.frames) / f64::from(request.transform.frames.max(1));
+        let time = time.mul_f64(share.min(1.0));
         let found = out.len();
         let room = usize::try_from(bytes).ok().and_then(|bytes| out.get_mut(..bytes));
         let room = room.ok_or_else(|| {
@@ -85,7 +94,7 @@ mod tests {
         };
         let resize = Resize::Exact { width: 4, height: 4 };
         let transform = Transform { frames: 2, resize, ..Transform::default() };
-        let request = Request { descriptor: clip.descriptor(7), transform: &transform, key: SampleKey::new(0, 0, 7) };
+        let request = Request::whole(clip.descriptor(7), &transform, SampleKey::new(0, 0, 7));
         let mut out = vec![0; room];
         let begun = Instant::now();
         let outcome = Decoders::new().decode(&Input::from_bytes(Vec::new()), &request, &mut out)?;
