@@ -8,6 +8,7 @@
 
 mod avio;
 mod damage;
+pub mod emulated;
 mod ffi;
 mod input;
 pub mod pixels;

@@ -206,7 +206,7 @@ impl Job {
     }
 
     /// The same job for a system that knows batches only: each is one task, in the sampler's order.
-    pub(super) fn in_batches(&self) -> Job {
+    pub fn in_batches(&self) -> Job {
         let options = StreamOptions { micro_batch: self.batch, ..self.options.clone() };
         let units = self.units_of(&options);
         let count = u64::from(units.steps(&options)) * u64::from(options.world * options.units());

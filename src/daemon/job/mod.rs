@@ -323,7 +323,7 @@ impl Job {
         let workers: Vec<_> = workers.collect();
         serde_json::json!({
             "job": self.name, "uid": self.uid, "sessions": sessions, "workers": workers, "stats": self.stats,
-            "tickets_in_flight": self.flights.len(), "reissue_us": self.reissue,
+            "tickets_in_flight": self.flights.len(), "reissue_us": self.reissue, "prediction_errors": self.sched.errors(),
         })
     }
 }

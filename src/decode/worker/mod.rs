@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 
-use super::{Decoder, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, VideoDecoder, plan};
+use super::emulated::Decoders;
+use super::{Decoder, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, plan};
 use crate::crash;
 use crate::proto::message::{Body, Done, Head, Ready, Ticket, kind};
 use crate::proto::session::{FromWorker, ToWorker};
@@ -77,7 +78,7 @@ pub fn run(socket: &Path, job: &str, slot: u16) -> Result<(), WorkerError> {
         let text = format!("workers could not be pinned to their cores (core {core} refused); they run unpinned");
         daemon.say(&FromWorker::Notice { text })?;
     }
-    let (reader, decoder) = (Reader::new(Mode::Auto), VideoDecoder::new());
+    let (reader, decoder) = (Reader::new(Mode::Auto), Decoders::new());
     Worker { daemon, sleeper, reader, decoder, jobs: VecDeque::new(), noticed: false }.work()
 }
 
@@ -85,7 +86,7 @@ struct Worker {
     daemon: Daemon,
     sleeper: Sleeper,
     reader: Reader,
-    decoder: VideoDecoder,
+    decoder: Decoders,
     jobs: VecDeque<Job>,
     /// Whether the daemon knows that io_uring is refused.
     noticed: bool,
@@ -242,7 +243,7 @@ impl Worker {
         let outcome = match made.map_err(|e| ("worker", e))? {
             Ok(outcome) => outcome.map_err(|e| (e.stage.name(), e.reason))?,
             Err(panic) => {
-                self.decoder = VideoDecoder::new();
+                self.decoder = Decoders::new();
                 return Err(("worker", format!("panic while decoding: {}", panic_text(&*panic))));
             }
         };

@@ -28,6 +28,8 @@ use self::workers::Workers;
 use super::cost::Work;
 use super::event::{Decision, Event, Measured, Scheduler, ServerId, StreamId, TicketId, Time, WorkerId};
 use super::online::decode::DecodeModel;
+use super::online::error::{Error, Errors};
+use super::online::transfer::TransferModel;
 use crate::proto::options::Policy;
 
 /// Tunables of the engine. They change when work is done and by whom, never what is in a batch.
@@ -72,6 +74,7 @@ pub struct Engine {
     stuck: BTreeSet<TicketId>,
     last_ticket: u64,
     decode: DecodeModel,
+    transfer: TransferModel,
     /// Grants that were not answered yet. While there are any, nothing is assigned: what comes may be more urgent.
     unanswered: u32,
     /// Ranks that may be asked memory for, or whose batches may be given to workers of their own.
@@ -198,12 +201,37 @@ impl Engine {
         self.stir_own();
     }
 
+    /// How wrong predictions were.
+    pub fn errors(&self) -> Errors {
+        let ranks = self.streams.values().flat_map(|s| &s.ranks);
+        Errors {
+            decode: self.decode.error,
+            read: self.decode.reads.error,
+            transfer: self.transfer.error,
+            step: Error::mean(ranks.map(|r| r.model.error)),
+        }
+    }
+
+    /// What a ticket took longer because its sample went to another server's memory.
+    fn learn_transfer(&mut self, flight: &Flight, measured: &Measured) {
+        let Some(r) = self.streams.get(&flight.stream).and_then(|s| s.ranks.get(flight.rank as usize)) else {
+            return;
+        };
+        // Megapixels of three bytes.
+        let (pair, megabytes) = ((flight.server, r.server), 3.0 * flight.work.output);
+        if measured.wall_us > 0 {
+            let near = flight.expected as f64 / 1e6;
+            self.transfer.learn(pair, megabytes, near, f64::from(measured.wall_us) / 1e3);
+        }
+    }
+
     /// A ticket has ended, well or badly.
     fn ended(&mut self, ticket: TicketId, measured: Option<Measured>, now: Time) {
         let Some(flight) = self.flights.remove(&ticket) else { return };
         self.workers.end(flight.worker, ticket, now);
         self.roused.insert(flight.worker);
         if let Some(measured) = measured {
+            self.learn_transfer(&flight, &measured);
             self.decode.learn(&flight.work, flight.server, &measured);
         }
         let Some(s) = self.streams.get_mut(&flight.stream) else { return };

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::error::Error;
 use super::fit::Fit;
 use super::margin::Margin;
+use super::transfer::ReadModel;
 use crate::proto::transform::Codec;
 use crate::sched::cost::Work;
 use crate::sched::event::{Measured, ServerId};
@@ -94,11 +96,21 @@ pub struct DecodeModel {
     slowness: BTreeMap<ServerId, f64>,
     /// Mean time of reading, microseconds.
     read_us: f64,
+    /// Reading by server and bytes.
+    pub reads: ReadModel,
+    /// How wrong the time of a ticket was predicted.
+    pub error: Error,
 }
 
 impl Default for DecodeModel {
     fn default() -> Self {
-        DecodeModel { classes: std::array::from_fn(|_| Class::new()), slowness: BTreeMap::new(), read_us: 0.0 }
+        DecodeModel {
+            classes: std::array::from_fn(|_| Class::new()),
+            slowness: BTreeMap::new(),
+            read_us: 0.0,
+            reads: ReadModel::default(),
+            error: Error::default(),
+        }
     }
 }
 
@@ -127,6 +139,7 @@ impl DecodeModel {
     /// Learns what a ticket took on a server.
     pub fn learn(&mut self, work: &Work, server: ServerId, measured: &Measured) {
         self.read_us += SPEED_GAIN * (f64::from(measured.read_us) - self.read_us);
+        self.reads.learn(server, f64::from(measured.bytes), measured.read_us);
         if measured.wall_us == 0 {
             return; // nothing was measured
         }
@@ -134,6 +147,7 @@ impl DecodeModel {
         let class = &mut self.classes[work.codec as usize];
         let speed = self.slowness.entry(server).or_insert(1.0);
         let ratio = ms / (class.predict(work) * *speed);
+        self.error.note(1.0, ratio);
         class.learn(work, ms / *speed);
         if self.slowness.len() > 1 {
             self.compare(server, ratio);

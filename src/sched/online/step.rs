@@ -1,6 +1,7 @@
 //! How long a rank's step takes, by the cost of the step's heaviest rank: ranks that wait for each other at the
 //! step's end all take as long as that one.
 
+use super::error::Error;
 use super::fit::Fit;
 
 /// `time = a + b · cost`, fitted online.
@@ -10,11 +11,13 @@ pub struct StepModel {
     /// Brings costs to about 1; the first cost seen.
     scale: f64,
     seen: bool,
+    /// How wrong it was.
+    pub error: Error,
 }
 
 impl Default for StepModel {
     fn default() -> Self {
-        StepModel { fit: Fit::new([0.0, 0.0], 1e-3), scale: 1.0, seen: false }
+        StepModel { fit: Fit::new([0.0, 0.0], 1e-3), scale: 1.0, seen: false, error: Error::default() }
     }
 }
 
@@ -27,7 +30,9 @@ impl StepModel {
     /// Learns that a step of this cost kept the rank busy for so long.
     pub fn learn(&mut self, cost: f64, busy_ns: u64) {
         let busy = busy_ns as f64 / 1e6;
-        if !self.seen {
+        if self.seen {
+            self.error.note(self.predict(1, cost) as f64, busy_ns as f64);
+        } else {
             self.scale = if cost.is_finite() && cost > 0.0 { cost } else { 1.0 };
             // Until costs have varied, half of the time is taken to follow them.
             self.fit = Fit::new([busy / 2.0, busy / 2.0], 0.05);

@@ -22,7 +22,7 @@ const fn helix(regroup: u32, balance: bool) -> System {
     System::Helix { balance, regroup }
 }
 
-const VARIANTS: [Variant; 8] = [
+const VARIANTS: [Variant; 9] = [
     Variant { name: "helix", setup: || Setup::new(System::HELIX), misjudged: false },
     Variant {
         name: "no-deadlines",
@@ -34,6 +34,7 @@ const VARIANTS: [Variant; 8] = [
         setup: || Setup { locality: false, ..Setup::new(System::HELIX) },
         misjudged: false,
     },
+    Variant { name: "no-splitting", setup: || Setup { split_ms: 0, ..Setup::new(System::HELIX) }, misjudged: false },
     Variant { name: "no-balance", setup: || Setup::new(helix(1, false)), misjudged: false },
     Variant { name: "regroup8", setup: || Setup::new(helix(8, true)), misjudged: false },
     Variant { name: "regroup8-no-balance", setup: || Setup::new(helix(8, false)), misjudged: false },

@@ -7,6 +7,7 @@
 mod ablation;
 mod figures;
 mod flow;
+mod live;
 mod plot;
 mod rows;
 mod run;
@@ -55,6 +56,18 @@ pub(crate) struct Args {
     /// Leave out the ablations, the server sweep and the bytes between servers
     #[arg(long)]
     no_ablations: bool,
+    /// Through a real daemon, workers and rings instead, with emulated decoding and compute
+    #[arg(long)]
+    live: bool,
+    /// Workers of a live run; decoding is shortened so that as much binds as with all cores
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u16).range(8..=200))]
+    live_workers: u16,
+    /// Seconds of a live run at the bound, for each workload and system
+    #[arg(long, value_name = "S", default_value_t = 8.0)]
+    live_seconds: f64,
+    /// Where manifests of a live run lie
+    #[arg(long, value_name = "DIR", default_value = "target/bench-live")]
+    work: PathBuf,
     /// Where the rows go
     #[arg(long, value_name = "FILE", default_value = "target/results/paper.json")]
     results: PathBuf,
@@ -117,6 +130,8 @@ enum Failure {
     #[error("{}: {error}", path.display())]
     File { path: PathBuf, error: std::io::Error },
     #[error(transparent)]
+    Live(#[from] live::LiveError),
+    #[error(transparent)]
     Suite(#[from] helix_shm::sim::BadSuite),
     #[error("there is no workload `{name}`; there are {known}")]
     Workload { name: String, known: String },
@@ -139,6 +154,9 @@ fn bench(args: &Args) -> Result<(), Failure> {
     };
     let suite = Suite::parse(&text)?;
     let workloads = chosen(&suite, &args.workload)?;
+    if args.live {
+        return live(args, &workloads);
+    }
     let mut systems = if args.system.is_empty() { Name::value_variants().to_vec() } else { args.system.clone() };
     systems.sort_unstable();
     systems.dedup();
@@ -173,6 +191,21 @@ fn bench(args: &Args) -> Result<(), Failure> {
     }
     std::fs::write(&args.plot, plot::of(&figures, &systems)).map_err(|e| written(&args.plot, e))?;
     println!("{} rows in {}, plot in {}", found.len(), args.results.display(), args.plot.display());
+    Ok(())
+}
+
+/// Rows of a live run go beside those of the simulation.
+fn live(args: &Args, workloads: &[&Workload]) -> Result<(), Failure> {
+    let scale = live::Scale { workers: args.live_workers, seconds: args.live_seconds.clamp(0.5, 600.0) };
+    let names = args.workload.join(",");
+    let command = format!(
+        "helix bench --live --workload {names} --live-workers {} --live-seconds {}",
+        scale.workers, scale.seconds
+    );
+    let rows = live::rows(workloads, scale, &args.work, &command)?;
+    let path = args.results.with_file_name("live.json");
+    results::write(&path, &rows).map_err(|error| Failure::File { path: path.clone(), error })?;
+    println!("{} rows in {}", rows.len(), path.display());
     Ok(())
 }
 

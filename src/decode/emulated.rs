@@ -1,0 +1,120 @@
+//! Decoding that only takes its time: for load tests of everything around it, with any number of workers on few cores.
+//!
+//! A row whose container is [`CONTAINER`] says in its text how many microseconds it takes; the worker sleeps for them
+//! and writes the numbers that a decoder would have written. Everything else (reading, placing, telling) is as always.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::{Decoder, Input, Outcome, Request, SampleError, Stage, VideoDecoder};
+
+/// Container of the rows that are emulated.
+pub const CONTAINER: &str = "emulated";
+/// Whoever asks for more has made a mistake.
+const MOST: Duration = Duration::from_secs(600);
+
+/// See the head of the file.
+#[derive(Debug, Default)]
+pub struct Emulated;
+
+impl Decoder for Emulated {
+    fn decode(&mut self, _input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
+        let begun = Instant::now();
+        let d = &request.descriptor;
+        let time = d.text.parse().map(Duration::from_micros).ok().filter(|t| *t <= MOST);
+        let time = time.ok_or_else(|| {
+            let what = format!("its text is `{}`; wanted microseconds up to {}", d.text, MOST.as_micros());
+            SampleError::new(Stage::Demux, what)
+        })?;
+        let facts = d.facts();
+        let shape = request.transform.shape(&facts);
+        let (_, bytes) = request.transform.place(&facts, request.span).ok_or_else(|| {
+            SampleError::new(
+                Stage::Transform,
+                "it is to be made in parts, and its frames are not apart from each other",
+            )
+        })?;
+        // A part takes its share.
+        let share = f64::from(request.span.frames) / f64::from(request.transform.frames.max(1));
+        let time = time.mul_f64(share.min(1.0));
+        let found = out.len();
+        let room = usize::try_from(bytes).ok().and_then(|bytes| out.get_mut(..bytes));
+        let room = room.ok_or_else(|| {
+            SampleError::new(Stage::Transform, format!("its place has {found} bytes; wanted {bytes}"))
+        })?;
+        room.fill(d.row as u8);
+        sleep(time.saturating_sub(begun.elapsed()));
+        Ok(Outcome { written: bytes, shape, frames_decoded: d.frames })
+    }
+}
+
+/// The decoders of a worker: each row has its own.
+pub struct Decoders {
+    video: VideoDecoder,
+    emulated: Emulated,
+}
+
+impl Decoders {
+    /// All of them, made anew.
+    pub fn new() -> Self {
+        Decoders { video: VideoDecoder::new(), emulated: Emulated }
+    }
+}
+
+impl Default for Decoders {
+    fn default() -> Self {
+        Decoders::new()
+    }
+}
+
+impl Decoder for Decoders {
+    fn decode(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
+        match request.descriptor.container {
+            CONTAINER => self.emulated.decode(input, request, out),
+            _ => self.video.decode(input, request, out),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::SampleKey;
+    use crate::manifest::Record;
+    use crate::proto::transform::{Resize, Transform};
+
+    fn made(text: &str, room: usize) -> Result<(Outcome, Duration, Vec<u8>), SampleError> {
+        let clip = Record {
+            container: CONTAINER.into(),
+            text: text.into(),
+            frames: 10,
+            coded_width: 64,
+            coded_height: 48,
+            ..Record::default()
+        };
+        let resize = Resize::Exact { width: 4, height: 4 };
+        let transform = Transform { frames: 2, resize, ..Transform::default() };
+        let request = Request::whole(clip.descriptor(7), &transform, SampleKey::new(0, 0, 7));
+        let mut out = vec![0; room];
+        let begun = Instant::now();
+        let outcome = Decoders::new().decode(&Input::from_bytes(Vec::new()), &request, &mut out)?;
+        Ok((outcome, begun.elapsed(), out))
+    }
+
+    #[test]
+    fn it_takes_the_time_and_writes_the_bytes_that_the_transform_makes() {
+        let (outcome, took, out) = made("20000", 100).expect("a sample");
+        assert_eq!((outcome.written, outcome.frames_decoded), (2 * 3 * 4 * 4, 10));
+        assert!(took >= Duration::from_millis(20));
+        assert!(out[..96].iter().all(|b| *b == 7) && out[96..] == [0; 4]);
+    }
+
+    #[test]
+    fn what_it_cannot_do_is_an_error() {
+        for (text, room, stage) in
+            [("", 100, Stage::Demux), ("9999999999", 100, Stage::Demux), ("1", 95, Stage::Transform)]
+        {
+            assert_eq!(made(text, room).expect_err("it cannot be done").stage, stage);
+        }
+    }
+}
