@@ -262,6 +262,11 @@ impl Batch {
         self.cost
     }
 
+    /// Type of its numbers.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
     /// How long `next()` had waited for it.
     pub fn wait(&self) -> std::time::Duration {
         std::time::Duration::from_nanos(self.lease.wait_ns())
@@ -320,6 +325,16 @@ impl Batch {
         // SAFETY: as in `bytes`, and no other slice is alive, as above.
         let data = unsafe { self.store.slab.slice_mut(offset as usize, bytes as usize) };
         Ok(TensorMut { data, shape, strides, dtype: self.dtype })
+    }
+
+    /// As [`sample`](Self::sample), to be written to in place.
+    pub fn sample_mut(&mut self, i: usize, name: &str) -> Result<&mut [u8], BatchError> {
+        named(name)?;
+        self.piece(i)?;
+        let Piece { offset, bytes, .. } = self.placed()[i];
+        self.gathered.take();
+        // SAFETY: as in `bytes`, and `&mut self` says that no other slice of this batch is alive.
+        Ok(unsafe { self.store.slab.slice_mut(offset as usize, bytes as usize) })
     }
 
     /// The bytes of a batch without gaps.

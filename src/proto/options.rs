@@ -141,11 +141,15 @@ pub struct RunOptions {
     pub max_batches: u32,
     /// Whether workers are pinned to cores.
     pub pin: bool,
+    /// A program of the user's own and its arguments, to be run as worker in place of the built-in decoder; empty =
+    /// none. It gets the socket, the job's name and its slot as further arguments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub program: Vec<String>,
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { policy: Policy::Helix, workers: 0, max_batches: 0, pin: true }
+        RunOptions { policy: Policy::Helix, workers: 0, max_batches: 0, pin: true, program: Vec::new() }
     }
 }
 

@@ -109,7 +109,7 @@ pub fn tokens(model: Model, facts: &Facts, transform: &Transform) -> u64 {
             let [a, b, c, d] = transform.shape(facts).map(u64::from);
             match transform.layout {
                 Layout::Tchw => video_mae(a, c, d),
-                Layout::Thwc => video_mae(a, b, c),
+                Layout::Thwc | Layout::Pages => video_mae(a, b, c),
             }
         }
     };
