@@ -38,6 +38,7 @@ pub struct Options {
     pub(super) loader: String,
     pub(super) socket: Option<PathBuf>,
     pub(super) spawn: bool,
+    pub(super) daemon: Option<PathBuf>,
     pub(super) state: State,
     pub(super) node: Option<u32>,
     pub(super) timeout: Option<Duration>,
@@ -74,6 +75,7 @@ impl Default for Options {
             loader: "train".into(),
             socket: None,
             spawn: true,
+            daemon: None,
             state: State::default(),
             node: None,
             timeout: None,
@@ -193,6 +195,11 @@ impl Options {
         socket: impl Into<PathBuf> => socket = Some(socket.into());
         /// Whether a daemon may be started when none listens; yes by default.
         spawn: bool => spawn = spawn;
+        /// The helix-shmd to start, unless HELIX_SHMD names another; by default it is looked for beside this program and
+        /// in PATH.
+        daemon: impl Into<PathBuf> => daemon = Some(daemon.into());
+        /// A program of the user's own and its arguments, which workers run in place of the built-in decoder.
+        program: Vec<String> => run.program = program;
         /// Where the first iteration begins; see [`Loader::state`](super::Loader::state).
         state: State => state = state;
         /// The epoch in which the first iteration begins, at its first step.

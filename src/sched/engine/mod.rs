@@ -99,6 +99,11 @@ impl Engine {
                 }
             }
             Event::StreamClosed { stream } => self.close(stream),
+            Event::Ordered { stream, epoch, order } => {
+                if let Some(s) = self.streams.get_mut(&stream) {
+                    s.ordered(epoch, &order);
+                }
+            }
             Event::RankStarted { stream, rank, server, iter, epoch, step } => {
                 self.start(stream, rank, server, (iter, epoch, step), now);
             }
