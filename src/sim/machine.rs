@@ -1,7 +1,7 @@
 //! A box under a virtual clock: workers decode, ranks compute and wait for each other at the end of each step.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use super::job::{Job, Sample};
@@ -157,6 +157,8 @@ struct Batch {
     samples: Vec<u64>,
     /// By sample, the chunks that are left to decode.
     chunks: Vec<u16>,
+    /// By sample, the first frames of what is there: a second attempt at it changes nothing.
+    there: BTreeSet<(usize, u16)>,
     /// Samples left.
     left: usize,
 }
@@ -329,7 +331,13 @@ impl<'a> Machine<'a> {
     fn granted(&mut self, rank: usize, step: u32, places: &[Place]) {
         let samples: Vec<u64> = places.iter().map(|p| p.sample).collect();
         let chunks = samples.iter().map(|s| self.job.trace.samples[*s as usize].chunks).collect();
-        self.ranks[rank].batches.push_back(Batch { step, left: samples.len(), samples, chunks });
+        self.ranks[rank].batches.push_back(Batch {
+            step,
+            left: samples.len(),
+            samples,
+            chunks,
+            there: BTreeSet::new(),
+        });
     }
 
     fn assigned(
@@ -436,9 +444,12 @@ impl<'a> Machine<'a> {
         let measured = Measured { wall_us, cpu_us: wall_us, ..Measured::default() };
         self.tell(Event::TicketDone { ticket, measured });
         if let Some(batch) = self.ranks[t.rank].batches.iter_mut().find(|b| b.step == t.step) {
-            let left = &mut batch.chunks[t.slot];
-            *left -= t.part.map_or(*left, |part| part.frames.min(*left));
-            batch.left -= usize::from(*left == 0);
+            let first = t.part.map_or(0, |part| part.first);
+            if batch.there.insert((t.slot, first)) {
+                let left = &mut batch.chunks[t.slot];
+                *left -= t.part.map_or(*left, |part| part.frames.min(*left));
+                batch.left -= usize::from(*left == 0);
+            }
         }
         self.deliver(t.rank);
     }

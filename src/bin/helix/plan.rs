@@ -27,8 +27,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 8)]
     batch_size: u32,
     /// Compute of a step whose ranks are even, milliseconds
-    #[arg(long, value_name = "MS", value_parser = positive, required_unless_present = "run", default_value_if("run", clap::builder::ArgPredicate::IsPresent, "1"))]
-    step_ms: f64,
+    #[arg(long, value_name = "MS", value_parser = positive, required_unless_present = "run")]
+    step_ms: Option<f64>,
     /// A recorded run of this manifest (`helix-shmd --record`, `helix demo --record`): samples, decoding and compute are
     /// those of the run, and of the options above and below only the numbers of workers count
     #[arg(long, value_name = "FILE", conflicts_with_all = ["step_ms", "base_ms", "profile", "most", "as_dealt"])]
@@ -257,8 +257,9 @@ fn plan(args: &Args) -> Result<Report, Failure> {
     }
     let options = options(args);
     options.check()?;
-    if !(0.0..=args.step_ms).contains(&args.base_ms) {
-        return Err(Failure::Base { base: args.base_ms, step: args.step_ms });
+    let step = args.step_ms.unwrap_or(0.0);
+    if !(0.0..=step).contains(&args.base_ms) {
+        return Err(Failure::Base { base: args.base_ms, step });
     }
     let manifest = Manifest::open(&args.manifest)?;
     if manifest.is_empty() || manifest.good() == 0 {
@@ -318,9 +319,10 @@ fn workers(args: &Args) -> Vec<u16> {
 }
 
 fn report(args: &Args, catalog: &dyn Catalog, options: &StreamOptions) -> Report {
+    let step_ms = args.step_ms.unwrap_or(0.0);
     let pace = Pace {
         core_speed: args.core_speed,
-        sample_s: (args.step_ms - args.base_ms) / 1e3 / f64::from(args.batch_size),
+        sample_s: (step_ms - args.base_ms) / 1e3 / f64::from(args.batch_size),
         step_base: args.base_ms / 1e3,
     };
     let job = Job::of(catalog, options, pace, args.steps, 1);
@@ -335,7 +337,7 @@ fn report(args: &Args, catalog: &dyn Catalog, options: &StreamOptions) -> Report
     let line = |workers: u16| {
         let (run, bounds) = run(workers);
         // Even compute, whatever decoding takes: what more workers could give at best.
-        let compute = f64::from(options.world * options.batch_size) / (args.step_ms / 1e3);
+        let compute = f64::from(options.world * options.batch_size) / (step_ms / 1e3);
         Line::of(workers, &run, run.throughput / compute.max(bounds.perfect), megabytes)
     };
     let lines = workers(args).into_iter().map(line).collect();
