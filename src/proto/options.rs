@@ -148,6 +148,9 @@ pub struct RunOptions {
     /// Whether a sample whose worker is stuck is given to a second one while its rank waits.
     #[serde(default = "yes")]
     pub hedge: bool,
+    /// Whether no more workers are used than give most, which is found out by trying; otherwise all of them are.
+    #[serde(default)]
+    pub scale: bool,
 }
 
 const fn yes() -> bool {
@@ -161,7 +164,15 @@ const fn split_ms() -> u32 {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { policy: Policy::Helix, workers: 0, max_batches: 0, pin: true, split_ms: split_ms(), hedge: true }
+        RunOptions {
+            policy: Policy::Helix,
+            workers: 0,
+            max_batches: 0,
+            pin: true,
+            split_ms: split_ms(),
+            hedge: true,
+            scale: false,
+        }
     }
 }
 

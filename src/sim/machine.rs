@@ -1,7 +1,7 @@
 //! A box under a virtual clock: workers decode, ranks compute and wait for each other at the end of each step.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use super::job::Job;
@@ -51,6 +51,8 @@ pub struct Setup {
     pub depth: u32,
     /// Milliseconds of decoding from which on this scheduler may cut a clip; 0 = never.
     pub split_ms: u32,
+    /// Whether this scheduler finds out by itself how many of the cores to use.
+    pub scale: bool,
     /// How workers of a server slow each other: with `n` at work each takes `1 + α(n−1) + βn(n−1)` times as long.
     pub contention: Option<(f64, f64)>,
 }
@@ -59,7 +61,8 @@ impl Setup {
     /// As many batches in flight as PyTorch has with twelve workers, or with fewer, if a rank has fewer.
     pub fn new(system: System) -> Self {
         let depth = if let System::Native { workers } = system { 2 * u32::from(workers) + 1 } else { 25 };
-        Setup { system, servers: 4, depth, split_ms: RunOptions::default().split_ms, contention: None }
+        let split_ms = RunOptions::default().split_ms;
+        Setup { system, servers: 4, depth, split_ms, scale: false, contention: None }
     }
 }
 
@@ -95,6 +98,8 @@ struct Batch {
     samples: Vec<u64>,
     /// By sample, the chunks that are left to decode.
     chunks: Vec<u16>,
+    /// What is done, by sample and first chunk: what was made twice counts once.
+    done: BTreeSet<(usize, u16)>,
     /// Samples left.
     left: usize,
 }
@@ -174,8 +179,8 @@ impl<'a> Machine<'a> {
                 (Policy::Helix, cores, StreamOptions { balance, regroup, ..base })
             }
         };
-        let (max_batches, split_ms) = (self.setup.depth, self.setup.split_ms);
-        let run = RunOptions { policy, max_batches, split_ms, ..RunOptions::default() };
+        let Setup { depth: max_batches, split_ms, scale, .. } = self.setup;
+        let run = RunOptions { policy, max_batches, split_ms, scale, ..RunOptions::default() };
         let catalog = self.job.trace.clone();
         self.tell(Event::StreamOpened { stream: STREAM, options: Arc::new(options), run, catalog });
         let workers = workers.min(cores);
@@ -235,7 +240,13 @@ impl<'a> Machine<'a> {
     fn granted(&mut self, rank: usize, step: u32, places: &[Place]) {
         let samples: Vec<u64> = places.iter().map(|p| p.sample).collect();
         let chunks = samples.iter().map(|s| self.job.trace.samples[*s as usize].chunks).collect();
-        self.ranks[rank].batches.push_back(Batch { step, left: samples.len(), samples, chunks });
+        self.ranks[rank].batches.push_back(Batch {
+            step,
+            left: samples.len(),
+            samples,
+            chunks,
+            done: BTreeSet::new(),
+        });
     }
 
     fn assigned(
@@ -307,7 +318,10 @@ impl<'a> Machine<'a> {
         self.begin(worker);
         let measured = Measured { wall_us, cpu_us: wall_us, ..Measured::default() };
         self.tell(Event::TicketDone { ticket, measured });
-        if let Some(batch) = self.ranks[t.rank].batches.iter_mut().find(|b| b.step == t.step) {
+        let batch = self.ranks[t.rank].batches.iter_mut().find(|b| b.step == t.step);
+        if let Some(batch) = batch
+            && batch.done.insert((t.slot, t.part.map_or(0, |part| part.first)))
+        {
             let left = &mut batch.chunks[t.slot];
             *left -= t.part.map_or(*left, |part| part.frames.min(*left));
             batch.left -= usize::from(*left == 0);

@@ -1,12 +1,14 @@
 //! `helix bench`: the eleven workloads under each system, in virtual time, beside the bounds that no loader can beat.
 //!
 //! [`run`] simulates, [`figures`] averages over seeds, [`table`] prints, [`rows`] holds the figures against their
-//! targets, [`plot`] draws, [`speed`] measures the scheduler itself.
+//! targets, [`plot`] draws, [`scaling`] looks for the best number of
+//! workers, [`speed`] measures the scheduler itself.
 
 mod figures;
 mod plot;
 mod rows;
 mod run;
+mod scaling;
 mod speed;
 mod table;
 
@@ -139,6 +141,9 @@ fn bench(args: &Args) -> Result<(), Failure> {
     print!("{}", table::of(&figures, &systems));
     let command = command(args);
     let mut found = rows::of(&figures, &command);
+    if let Some(workload) = workloads.iter().find(|w| w.name == "timesformer") {
+        found.extend(scaling::rows(workload, &command));
+    }
     if !args.no_speed && workloads.len() == suite.workloads().len() {
         found.extend(speed::rows(workloads[0], &command));
     }
