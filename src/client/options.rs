@@ -182,6 +182,8 @@ impl Options {
         split_ms: u32 => run.split_ms = split_ms;
         /// Whether a sample whose worker is stuck is given to a second one while its rank waits; yes by default.
         hedge: bool => run.hedge = hedge;
+        /// Whether the number of workers used is found out by trying, with `workers` as the most; no by default.
+        scale: bool => run.scale = scale;
         /// Bytes of this rank's slab: the budget of all that it holds or has under way. By default room for eight
         /// of the largest batches, or for as many as fit into memory.
         slab_bytes: u64 => slab_bytes = Some(slab_bytes);

@@ -254,6 +254,9 @@ pub struct RunOptions {
     /// none. It gets the socket, the job's name and its slot as further arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub program: Vec<String>,
+    /// Whether no more workers are used than give most, which is found out by trying; otherwise all of them are.
+    #[serde(default)]
+    pub scale: bool,
 }
 
 const fn yes() -> bool {
@@ -275,6 +278,7 @@ impl Default for RunOptions {
             split_ms: split_ms(),
             hedge: true,
             program: Vec::new(),
+            scale: false,
         }
     }
 }

@@ -329,6 +329,7 @@ impl Job {
         serde_json::json!({
             "job": self.name, "uid": self.uid, "sessions": sessions, "workers": workers, "stats": self.stats,
             "tickets_in_flight": self.flights.len(), "reissue_us": self.reissue, "prediction_errors": self.sched.errors(),
+            "workers_used": self.sched.workers_used(),
         })
     }
 }

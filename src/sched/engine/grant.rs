@@ -48,7 +48,7 @@ impl Engine {
         let Some(s) = self.streams.get_mut(&stream) else { return };
         let asked = |r: &&mut super::rank::Rank| r.active && r.iter == iter && r.asked == Some(step);
         let Some(r) = s.ranks.get_mut(rank as usize).filter(asked) else { return };
-        let (epoch, cores, pace) = (r.epoch, self.workers.len().max(1), r.model.clone());
+        let (epoch, cores, pace) = (r.epoch, self.workers.usable().max(1), r.model.clone());
         // A step lasts as long as its compute or its decoding, whichever is longer.
         let lasts = |plan: &StepPlan| {
             let work: u64 = plan.ranks.iter().flatten().map(|p| self.decode.expected(&p.work)).sum();
