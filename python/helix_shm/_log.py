@@ -8,6 +8,11 @@ from . import _native
 
 logger = logging.getLogger("helix_shm")
 
+KEPT = (
+    "more than {kept} batches are kept, and the slab holds {depth}: those that come now are copied out of it. Let go of "
+    "batches (tensors made of them count), or give the loader a larger `budget` or `keep`"
+)
+
 
 def pass_on() -> None:
     """Hands the lines that wait to ``logging``."""
