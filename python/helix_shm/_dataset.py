@@ -78,12 +78,12 @@ class Pool:
 
     def grow(self, wanted: int) -> None:
         """Makes room for a batch of so many bytes, and some more."""
-        pages = -(-wanted * 5 // 4 // _PAGE)
-        if pages > _MOST:
-            pages = -(-wanted // _PAGE)
-        if pages > _MOST:
+        least = -(-wanted // _PAGE)
+        # Half as large again each time, so that growing batches are not asked for often.
+        pages = min(max(least * 5 // 4, self._pages * 3 // 2), _MOST)
+        if least > _MOST:
             raise _native.HelixError(f"a batch of {wanted} bytes; {_MOST * _PAGE} are the most: lower batch_size")
-        self._pages = max(pages, self._pages)
+        self._pages = max(pages, least)
         self.close()
 
     def next(self) -> tuple[Any, Any] | None:

@@ -236,7 +236,7 @@ class NativeLoader:
         if self.world > 1 or self._drop_last:
             return None
         left = len(self.manifest) - self._at[1] * self._batch_size
-        return left if left < self._batch_size else None
+        return left if 0 < left < self._batch_size else None
 
     def take(self) -> Any:
         """The next batch as the native side gives it, or ``None``."""
