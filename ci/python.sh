@@ -1,6 +1,6 @@
 #!/bin/sh
-# The Python package: built as a wheel in the profile of tests, installed beside Debian's torch, its tests run.
-# Arguments go to pytest.
+# The Python package in the profile of tests, beside Debian's torch, and its tests. `--wheel` installs it as pip does,
+# from a wheel; without, the sources are used where they lie. Other arguments go to pytest.
 set -eu
 cd "$(dirname "$0")/.."
 packages="python3-torch python3-venv python3-pip"
@@ -16,15 +16,29 @@ if [ -n "$missing" ]; then
     # shellcheck disable=SC2086 # one word a package
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
-venv=$PWD/target/python/venv
+target=$PWD/${CARGO_TARGET_DIR:-target}
+venv=$target/python/venv
 # Debian's torch is built for Debian's python, whatever other one comes first in PATH.
 [ -x "$venv/bin/pytest" ] || {
     /usr/bin/python3 -m venv --system-site-packages "$venv"
-    "$venv/bin/pip" install --quiet 'maturin>=1.9,<2' 'pytest>=8' cloudpickle tqdm
+    "$venv/bin/pip" install --quiet 'maturin>=1.9,<2' 'pytest>=8' 'cloudpickle>=2' tqdm
 }
-# pip finds the build tools of this environment in PATH.
-PATH=$venv/bin:$PATH HELIX_SHM_PROFILE=${HELIX_SHM_PROFILE:-dev} "$venv/bin/pip" install --quiet --no-build-isolation --no-deps \
-    --force-reinstall ./python
-# From a folder without the sources, so that what is tested is what was installed.
+if [ "${1:-}" = --wheel ]; then
+    shift
+    # pip finds the build tools of this environment in PATH.
+    PATH=$venv/bin:$PATH HELIX_SHM_PROFILE=dev "$venv/bin/pip" install --quiet --no-build-isolation --no-deps \
+        --force-reinstall ./python
+else
+    "$venv/bin/pip" uninstall --quiet --yes helix-shm 2>/dev/null || true
+    cargo build --locked --bins
+    CARGO_TARGET_DIR=$target/python cargo build --locked --manifest-path python/Cargo.toml
+    mkdir -p python/helix_shm/bin
+    for program in helix helix-shmd; do
+        ln -sf "$target/debug/$program" "python/helix_shm/bin/$program"
+    done
+    ln -sf "$target/python/debug/lib_native.so" python/helix_shm/_native.abi3.so
+    export PYTHONPATH="$PWD/python"
+fi
+# From a folder without the sources, so that what was installed is what is tested.
 cd python/tests
-exec "$venv/bin/pytest" -c ../pyproject.toml --rootdir . "$@"
+exec "$venv/bin/pytest" -q -ra -p no:cacheprovider "$@"

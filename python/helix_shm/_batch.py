@@ -15,14 +15,18 @@ class Batch(Mapping[str, Any]):
     until the batch and all tensors made of it are gone. Where samples differ in shape ``video`` is a list of tensors.
     """
 
-    __slots__ = ("_cache", "_convert", "_manifest", "_moved", "_raw", "_vector", "_world")
+    __slots__ = ("_cache", "_convert", "_manifest", "_raw", "_share", "_vector", "_world")
 
-    def __init__(self, raw: Any, convert: Convert, vector: Convert, manifest: Any, world: int) -> None:
+    def __init__(
+        self, raw: Any, convert: Convert, vector: Convert, manifest: Any, world: int, share: int = 1
+    ) -> None:
         self._raw = raw
         self._convert = convert
         self._vector = vector
         self._manifest = manifest
         self._world = world
+        #: Ranks that have streams of their own, each a like part of the global batch.
+        self._share = share
         self._cache: dict[str, Any] = {}
 
     # The mapping.
@@ -53,6 +57,14 @@ class Batch(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in ("video", "text", "caption")
 
+    def samples(self) -> list[dict[str, Any]]:
+        """The samples one by one, as a ``collate_fn`` takes them."""
+        raw = self._raw
+        return [
+            {"video": self._convert(raw.sample(i)), "text": self._manifest.text(row), "id": row}
+            for i, row in enumerate(raw.ids)
+        ]
+
     # What it is.
 
     @property
@@ -81,12 +93,13 @@ class Batch(Mapping[str, Any]):
 
         Under gradient averaging over ``R`` ranks the rank's loss is ``R * (weights * losses).sum()``.
         """
-        return self._vector(self._raw.weights)
+        weights = self._raw.weights
+        return self._vector([w / self._share for w in weights] if self._share > 1 else weights)
 
     @property
     def n_global(self) -> int:
         """Samples of the step over all ranks, before any was skipped."""
-        return self._raw.n_global
+        return self._raw.n_global * self._share
 
     @property
     def tokens(self) -> Any:
@@ -128,7 +141,7 @@ class Batch(Mapping[str, Any]):
     def to(self, *args: Any, **kwargs: Any) -> Batch:
         """The same batch with its video moved, as ``Tensor.to`` moves it. This one lets go with its last reference."""
         video = self["video"]
-        moved = Batch(self._raw, self._convert, self._vector, self._manifest, self._world)
+        moved = Batch(self._raw, self._convert, self._vector, self._manifest, self._world, self._share)
         if isinstance(video, list):
             moved._cache["video"] = [v.to(*args, **kwargs) for v in video]
         else:

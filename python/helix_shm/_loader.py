@@ -35,6 +35,17 @@ def _env(name: str) -> int | None:
     return int(value) if value not in (None, "") else None
 
 
+def job_name(given: str | None) -> str:
+    """What all ranks of one launch share and others do not."""
+    run = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if given or os.environ.get("HELIX_SHM_JOB"):
+        return given or os.environ["HELIX_SHM_JOB"]
+    if run not in ("", "none"):
+        return run
+    return f"{address}-{port}" if address and port else f"parent-{os.getppid()}"
+
+
 def bytes_of(value: int | str | None) -> int | None:
     """A number of bytes, such as ``"4G"``."""
     if value is None or isinstance(value, int):
@@ -106,6 +117,19 @@ class Meter:
             self.kept_copies += 1
             self.copied += raw.copied
 
+    def note_wait(self, wait: float, copied: int) -> None:
+        """A batch of a Python dataset, of whose cost nothing is known."""
+        now = time.monotonic()
+        if self._last is not None:
+            self.elapsed += now - self._last
+            self.wait += wait
+        self._last = now
+        self.batches += 1
+        self.spread += 1.0
+        if copied:
+            self.kept_copies += 1
+            self.copied += copied
+
     def pause(self) -> None:
         self._last = None
 
@@ -115,7 +139,7 @@ class NativeLoader:
 
     def __init__(
         self,
-        manifest: _native.Manifest,
+        manifest: _native.Manifest | None,
         *,
         batch_size: int,
         shuffle: bool,
@@ -151,7 +175,7 @@ class NativeLoader:
         local_world = min(_env("LOCAL_WORLD_SIZE") or world, world)
         self._workers = num_workers * local_world
         config = {
-            "manifest": str(manifest.path),
+            "manifest": str(manifest.path) if manifest is not None else "",
             "rank": rank,
             "world": world,
             "local_rank": _env("LOCAL_RANK"),
@@ -212,7 +236,7 @@ class NativeLoader:
         if self.world > 1 or self._drop_last:
             return None
         left = len(self.manifest) - self._at[1] * self._batch_size
-        return left if left < self._batch_size else None
+        return left if 0 < left < self._batch_size else None
 
     def take(self) -> Any:
         """The next batch as the native side gives it, or ``None``."""
@@ -230,11 +254,7 @@ class NativeLoader:
         self._meter.note(raw)
         if raw.copied:
             depth, kept, _ = self._session.get().room()
-            text = (
-                f"more than {kept} batches are kept, and the slab holds {depth}: those that come now are copied out of "
-                "it. Let go of batches (tensors made of them count), or give the loader a larger `budget` or `keep`"
-            )
-            _log.said_once(self._said, text)
+            _log.said_once(self._said, _log.KEPT.format(kept=kept, depth=depth))
         return raw
 
     def steps(self) -> int:
@@ -254,7 +274,15 @@ class NativeLoader:
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands, counted in batches given out: any number of ranks and workers goes on from it."""
         epoch, step = self._resume or self._at
-        return {"version": 1, "epoch": epoch, "step": step, "seed": self._seed, "samples": len(self.manifest)}
+        return {
+            "version": 1,
+            "epoch": epoch,
+            "step": step,
+            # In samples as well: another number of ranks makes other steps of them.
+            "global_batch": self._batch_size * self.world,
+            "seed": self._seed,
+            "samples": len(self.manifest),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a state with the next iteration. An empty one restores nothing."""
@@ -263,10 +291,26 @@ class NativeLoader:
         missing = {"epoch", "step"} - state.keys()
         if missing:
             raise ValueError(f"not a state of this loader: {', '.join(sorted(missing))} missing")
-        for key, own in (("seed", self._seed), ("samples", len(self.manifest))):
-            if state.get(key, own) != own:
-                raise ValueError(f"the state was made with {key} = {state[key]}, and this loader has {own}")
-        self._resume = (int(state["epoch"]), int(state["step"]))
+        epoch, step = int(state["epoch"]), int(state["step"])
+        if self.manifest is not None and "samples" in state:
+            for key, own in (("seed", self._seed), ("samples", len(self.manifest))):
+                if state[key] != own:
+                    raise ValueError(f"the state was made with {key} = {state[key]}, and this loader has {own}")
+            step = self._steps_of(step, int(state.get("global_batch", self._batch_size * self.world)))
+        self._resume = (epoch, step)
+
+    def _steps_of(self, step: int, global_batch: int) -> int:
+        """The same place in the epoch, in steps of this loader."""
+        own = self._batch_size * self.world
+        done = min(step * global_batch, len(self.manifest))
+        if done == len(self.manifest):
+            return self.steps()
+        if done % own:
+            raise ValueError(
+                f"the state lies behind {done} samples of the epoch, which is no whole number of steps of {own} samples "
+                f"({self.world} ranks of {self._batch_size}): resume with a batch size that divides it"
+            )
+        return done // own
 
     # What is told of it.
 
@@ -306,15 +350,44 @@ class NativeLoader:
         self._session.close()
 
 
-class NativeIterator:
+class Awaitable:
+    """Lets an iterator be iterated over with ``async for``."""
+
+    _flying: Any = None
+    _pool_of_one: ThreadPoolExecutor | None = None
+
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        # A thread waits; one that was given up by a cancelled task is asked first the next time, so no batch is lost.
+        if self._flying is None:
+            if self._pool_of_one is None:
+                self._pool_of_one = ThreadPoolExecutor(1, thread_name_prefix="helix-async")
+            self._flying = self._pool_of_one.submit(next, self, None)
+        try:
+            batch = await asyncio.shield(asyncio.wrap_future(self._flying))
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._flying = None
+            raise
+        self._flying = None
+        if batch is None:
+            if self._pool_of_one is not None:
+                self._pool_of_one.shutdown(wait=False)
+                self._pool_of_one = None
+            raise StopAsyncIteration
+        return batch
+
+
+class NativeIterator(Awaitable):
     """One iteration over a loader's stream."""
 
     def __init__(self, loader: NativeLoader, turn: int) -> None:
         self._loader = loader
         self._turn = turn
         self._over = False
-        self._pool: ThreadPoolExecutor | None = None
-        self._flying: Any = None
 
     def __iter__(self) -> NativeIterator:
         return self
@@ -332,24 +405,6 @@ class NativeIterator:
             self._over = True
             raise StopIteration
         return self._loader.wrap(raw)
-
-    def __aiter__(self) -> NativeIterator:
-        return self
-
-    async def __anext__(self) -> Any:
-        # A thread waits; one that was given up by a cancelled task is asked first the next time, so no batch is lost.
-        if self._flying is None:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, thread_name_prefix="helix-async")
-            self._flying = self._pool.submit(next, self, None)
-        batch = await asyncio.shield(asyncio.wrap_future(self._flying))
-        self._flying = None
-        if batch is None:
-            if self._pool is not None:
-                self._pool.shutdown(wait=False)
-                self._pool = None
-            raise StopAsyncIteration
-        return batch
 
 
 def _balance(balance: Any, batch_size: int) -> Any:

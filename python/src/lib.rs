@@ -11,6 +11,7 @@ mod errors;
 mod loader;
 mod log;
 mod manifest;
+mod worker;
 
 use pyo3::prelude::*;
 
@@ -27,6 +28,8 @@ mod _native {
     use super::log::take_log;
     #[pymodule_export]
     use super::manifest::Manifest;
+    #[pymodule_export]
+    use super::worker::{Task, Worker, write_stub};
 
     use pyo3::prelude::*;
 

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use helix_shm::proto::order::Order;
 use helix_shm::{LoaderError, State};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -94,6 +95,19 @@ impl Loader {
     /// Begins an iteration.
     fn start(&self, py: Python<'_>, epoch: u32, step: u32) -> PyResult<()> {
         self.with(py, |loader| loader.start(epoch, step).map(|_| ()).map_err(errors::loader))
+    }
+
+    /// Begins an iteration whose micro-batches a sampler has made: the length of each, and the samples of all, as
+    /// arrays of 32-bit numbers of this machine.
+    fn start_ordered(&self, py: Python<'_>, epoch: u32, step: u32, lens: &[u8], samples: &[u8]) -> PyResult<()> {
+        let words = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|w| u32::from_ne_bytes(*w)).collect();
+        let order = Order::new(words(lens), words(samples)).map_err(|e| PyValueError::new_err(e.to_string()))?;
+        self.with(py, |loader| loader.start_ordered(epoch, step, &order).map(|_| ()).map_err(errors::loader))
+    }
+
+    /// Begins an iteration that workers of the user's own program make by `brief`.
+    fn start_briefed(&self, py: Python<'_>, epoch: u32, step: u32, steps: u32, brief: &[u8]) -> PyResult<()> {
+        self.with(py, |loader| loader.start_briefed(epoch, step, steps, brief).map(|_| ()).map_err(errors::loader))
     }
 
     /// The next batch; `None` at the end of the epoch. `limit` is the most samples that it is to have.
