@@ -4,7 +4,11 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # More options, e.g. `make demo ARGS="--ranks 4 --videos ~/clips"`.
 ARGS :=
 
+<<<<<<< HEAD
 .PHONY: help setup build demo test bench bench-ring paper loom crash fuzz results python-test
+=======
+.PHONY: help setup build demo test bench bench-ring bench-live paper loom crash fuzz results
+>>>>>>> plan
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -29,6 +33,9 @@ bench-ring: setup ## the ring beside iceoryx2, rtrb, crossbeam, pipes and socket
 
 paper: build ## the eleven workloads under each system, in virtual time; rows and a plot
 	@$(TARGET)/release/helix bench --workload all $(ARGS)
+
+bench-live: build ## the workloads through real daemons, workers and rings; decoding and compute are slept
+	@$(TARGET)/release/helix bench --live $(ARGS)
 
 loom: setup ## the ring and the doorbell under every interleaving
 	@sh ci/loom.sh

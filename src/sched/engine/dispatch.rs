@@ -50,6 +50,14 @@ impl Head {
         (self.due.unwrap_or(Time::MAX), self.stream)
     }
 
+    /// Whether it makes no difference which of the two goes first: they are of one step, for whose end all ranks wait, or
+    /// the one has to begin before the other is expected to be done.
+    fn is_as_urgent_as(&self, first: &Head) -> bool {
+        let (mine, its) = (&self.key, &first.key);
+        let alike = self.stream == first.stream && (mine.ahead, mine.fresh) == (its.ahead, its.fresh);
+        alike && (mine.place == its.place || mine.start <= its.start.saturating_add(first.item.expected))
+    }
+
     fn is_near(&self, server: ServerId) -> bool {
         self.site == Site::Server(server)
     }
@@ -137,7 +145,9 @@ impl Engine {
         let any = || idle.or_else(|| soon().find(|s| fits(s, head)).map(|s| s.worker));
         let patience = self.patience(now, head, home);
         if patience == Patience::None {
-            return Some((any()?, *head));
+            let worker = any()?;
+            let server = self.workers.server(worker)?;
+            return Some((worker, near(server).find(|h| h.is_as_urgent_as(head)).copied().unwrap_or(*head)));
         }
         let local = self.workers.idle().find_map(|(s, w)| Some((w, *near(s).next()?)));
         if patience == Patience::Unknown && idle.is_some() {
