@@ -170,7 +170,7 @@ impl Engine {
     /// Asks to be woken when the next worker comes into the horizon, when a sample can wait no longer, and when a
     /// ticket is long overdue.
     fn wish(&mut self, now: Time, heads: &[Head], out: &mut Vec<Decision>) {
-        let overdue = self.watched.first().map(|(at, _)| (*at).max(now.saturating_add(1)));
+        let overdue = self.next_overdue().map(|at| at.max(now.saturating_add(1)));
         let Some(wish) = self.wish_of(now, heads) else {
             // There is no hurry: one who is woken too early looks again.
             if let Some(overdue) = overdue.filter(|at| self.wake.is_none_or(|wake| wake > *at)) {

@@ -20,6 +20,17 @@ impl Engine {
         self.watched.insert((late, ticket));
     }
 
+    /// When the first ticket that is still under way will be long overdue.
+    pub(super) fn next_overdue(&mut self) -> Option<Time> {
+        while let Some(&(at, ticket)) = self.watched.first() {
+            if self.flights.contains_key(&ticket) {
+                return Some(at);
+            }
+            self.watched.pop_first();
+        }
+        None
+    }
+
     /// Finds the tickets that are overdue by now and whose ranks have no time to lose.
     pub(super) fn find_stuck(&mut self, now: Time) {
         while let Some(&(at, ticket)) = self.watched.first()
