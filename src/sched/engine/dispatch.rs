@@ -58,11 +58,12 @@ impl Head {
 impl Engine {
     pub(super) fn dispatch(&mut self, now: Time, out: &mut Vec<Decision>) {
         self.find_stuck(now);
-        self.hedge(now, out);
+        self.hedge(now, false, out);
         self.dispatch_own(now, out);
         loop {
             let heads = self.heads(now);
             let Some((worker, chosen)) = heads.iter().find_map(|head| self.choose(now, head, &heads)) else {
+                self.hedge(now, true, out);
                 self.wish(now, &heads, out);
                 return;
             };
