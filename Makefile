@@ -4,11 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # More options, e.g. `make demo ARGS="--ranks 4 --videos ~/clips"`.
 ARGS :=
 
-<<<<<<< HEAD
-.PHONY: help setup build demo test bench bench-ring paper loom crash fuzz results python-test
-=======
-.PHONY: help setup build demo test bench bench-ring bench-live paper loom crash fuzz results
->>>>>>> plan
+.PHONY: help setup build demo test bench bench-ring bench-live paper loom crash fuzz results python-test
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12

@@ -66,11 +66,12 @@ impl Head {
 impl Engine {
     pub(super) fn dispatch(&mut self, now: Time, out: &mut Vec<Decision>) {
         self.find_stuck(now);
-        self.hedge(now, out);
+        self.hedge(now, false, out);
         self.dispatch_own(now, out);
         loop {
             let heads = self.heads(now);
             let Some((worker, chosen)) = heads.iter().find_map(|head| self.choose(now, head, &heads)) else {
+                self.hedge(now, true, out);
                 self.wish(now, &heads, out);
                 return;
             };
@@ -180,7 +181,7 @@ impl Engine {
     /// Asks to be woken when the next worker comes into the horizon, when a sample can wait no longer, and when a
     /// ticket is long overdue.
     fn wish(&mut self, now: Time, heads: &[Head], out: &mut Vec<Decision>) {
-        let overdue = self.watched.first().map(|(at, _)| (*at).max(now.saturating_add(1)));
+        let overdue = self.next_overdue().map(|at| at.max(now.saturating_add(1)));
         let Some(wish) = self.wish_of(now, heads) else {
             // There is no hurry: one who is woken too early looks again.
             if let Some(overdue) = overdue.filter(|at| self.wake.is_none_or(|wake| wake > *at)) {

@@ -1,7 +1,8 @@
 //! Stuck tickets: a second attempt elsewhere, with a place of its own; the first that is done wins.
 //!
 //! A ticket is looked at again when it has run for twice what it should hardly exceed. If its rank stands still for it
-//! then, or soon will, the next free worker makes a second attempt. There is one at a time: when it is lost too, the
+//! then, or soon will, a worker that has nothing else to do makes a second attempt, and if none has for as long again,
+//! the next one that is free: it may be that the ticket is merely long, and a worker is dear. There is one at a time: when it is lost too, the
 //! ticket is looked at again.
 
 use super::dispatch::At;
@@ -20,6 +21,17 @@ impl Engine {
         self.watched.insert((late, ticket));
     }
 
+    /// When the first ticket that is still under way will be long overdue.
+    pub(super) fn next_overdue(&mut self) -> Option<Time> {
+        while let Some(&(at, ticket)) = self.watched.first() {
+            if self.flights.contains_key(&ticket) {
+                return Some(at);
+            }
+            self.watched.pop_first();
+        }
+        None
+    }
+
     /// Finds the tickets that are overdue by now and whose ranks have no time to lose.
     pub(super) fn find_stuck(&mut self, now: Time) {
         while let Some(&(at, ticket)) = self.watched.first()
@@ -31,24 +43,26 @@ impl Engine {
             let due = |s: &super::Stream, rank: u32| s.ranks.get(rank as usize).and_then(|r| r.due(step, now));
             let due = self.streams.get(&flight.stream).and_then(|s| due(s, flight.rank));
             match due {
-                Some(due) if due <= now.saturating_add(safe) => drop(self.stuck.insert(ticket)),
+                Some(due) if due <= now.saturating_add(safe) => {
+                    self.stuck.insert(ticket, now.saturating_add(safe.max(LEAST)));
+                }
                 Some(due) => drop(self.watched.insert((due.saturating_sub(safe), ticket))),
                 None => drop(self.watched.insert((now.saturating_add(LEAST), ticket))),
             }
         }
     }
 
-    /// Gives second attempts to workers that are free.
-    pub(super) fn hedge(&mut self, now: Time, out: &mut Vec<Decision>) {
-        while let Some(&stuck) = self.stuck.first() {
-            let Some((at, home)) = self.hedgeable(stuck, now) else {
-                self.stuck.remove(&stuck);
-                continue;
-            };
-            // Whoever is idle is not the one that is stuck.
-            let Some(worker) = self.workers.idle_on(home).or_else(|| self.workers.spare()) else { return };
+    /// Gives second attempts to workers that are idle: those alone that have waited for long, or all.
+    pub(super) fn hedge(&mut self, now: Time, all: bool, out: &mut Vec<Decision>) {
+        let waiting: Vec<TicketId> =
+            self.stuck.iter().filter(|(_, urgent)| all || **urgent <= now).map(|(ticket, _)| *ticket).collect();
+        for stuck in waiting {
+            if let Some((at, home)) = self.hedgeable(stuck, now) {
+                // Whoever is idle is not the one that is stuck.
+                let Some(worker) = self.workers.idle_on(home).or_else(|| self.workers.spare()) else { return };
+                self.give(now, worker, &at, true, out);
+            }
             self.stuck.remove(&stuck);
-            self.give(now, worker, &at, true, out);
         }
     }
 

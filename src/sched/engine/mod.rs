@@ -73,8 +73,8 @@ pub struct Engine {
     flights: BTreeMap<TicketId, Flight>,
     /// Tickets by when they will be long overdue; some have ended since.
     watched: BTreeSet<(Time, TicketId)>,
-    /// Those that are, and that a second worker is to make.
-    stuck: BTreeSet<TicketId>,
+    /// Those that are, and that a second worker is to make; and from when on that goes before everything else.
+    stuck: BTreeMap<TicketId, Time>,
     last_ticket: u64,
     decode: DecodeModel,
     transfer: TransferModel,
