@@ -57,7 +57,10 @@ impl Decoder for VideoDecoder {
         let Request { descriptor, transform, key } = request;
         transform.check().map_err(|e| SampleError::new(Stage::Transform, e.to_string()))?;
         if transform.layout == Layout::Pages {
-            return Err(SampleError::new(Stage::Transform, "pages are made by a program of the user's own, not decoded"));
+            return Err(SampleError::new(
+                Stage::Transform,
+                "pages are made by a program of the user's own, not decoded",
+            ));
         }
         let facts = descriptor.facts();
         let (shape, bytes) = (transform.shape(&facts), transform.max_bytes(&facts));

@@ -31,7 +31,10 @@ impl Order {
     pub fn new(lens: Vec<u32>, samples: Vec<u32>) -> Result<Order, BadOrder> {
         let sum: u64 = lens.iter().map(|&n| u64::from(n)).sum();
         if sum != samples.len() as u64 {
-            return Err(BadOrder::Shape(format!("micro-batches of {sum} samples in all, and {} samples", samples.len())));
+            return Err(BadOrder::Shape(format!(
+                "micro-batches of {sum} samples in all, and {} samples",
+                samples.len()
+            )));
         }
         if lens.contains(&0) {
             return Err(BadOrder::Shape("a micro-batch without samples; leave it out".into()));

@@ -114,7 +114,10 @@ impl Job {
         }
         if self.workers.iter().any(Option::is_some) && self.program != join.run.program {
             let ours = shown(&self.program);
-            return Err(Refusal(format!("workers of job `{}` still run {ours}: give this loader a job of its own", self.name)));
+            return Err(Refusal(format!(
+                "workers of job `{}` still run {ours}: give this loader a job of its own",
+                self.name
+            )));
         }
         check_slab(&slab, join.slab_bytes).map_err(Refusal)?;
         let current =
@@ -411,7 +414,8 @@ impl Job {
             }
         };
         order.check(stream.manifest.good(), stream.options.micro_batch)?;
-        let (event, mapped) = (Event::Ordered { stream: session.stream, epoch, order: order.into() }, &session.mapped_by);
+        let (event, mapped) =
+            (Event::Ordered { stream: session.stream, epoch, order: order.into() }, &session.mapped_by);
         if matches!(given, Given::Brief { .. })
             && let Some((_, fd)) = session.briefs.back()
         {
@@ -423,7 +427,11 @@ impl Job {
             }
         }
         // A stream that is not open yet is opened with what came before.
-        if stream.opened { self.events.push_back(event) } else { stream.ordered.push(event) }
+        if stream.opened {
+            self.events.push_back(event)
+        } else {
+            stream.ordered.push(event)
+        }
         Ok(())
     }
 

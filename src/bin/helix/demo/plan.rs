@@ -113,7 +113,13 @@ impl Plan {
     pub(crate) fn run(&self, who: Contender) -> RunOptions {
         let local = who.policy() == Policy::Local;
         let workers = if local { self.ranks * self.lookahead / 2 } else { self.cores as u32 };
-        RunOptions { policy: who.policy(), workers, max_batches: self.lookahead + 1, pin: !local, ..RunOptions::default() }
+        RunOptions {
+            policy: who.policy(),
+            workers,
+            max_batches: self.lookahead + 1,
+            pin: !local,
+            ..RunOptions::default()
+        }
     }
 
     /// What a rank process is told.
