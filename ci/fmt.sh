@@ -3,3 +3,4 @@
 set -eu
 cargo fmt --all -- --check
 cargo fmt --manifest-path performance-comparison/Cargo.toml -- --check
+cargo fmt --manifest-path python/Cargo.toml -- --check

@@ -96,7 +96,11 @@ struct Facts {
 impl Batch {
     /// Takes a batch over. With `live` it stays on the slab and is counted there, without it is copied out.
     /// `limit` cuts off what repeats samples to fill an epoch's last step.
-    pub fn new(mut batch: Delivered, live: Option<Arc<AtomicU32>>, limit: Option<usize>) -> Result<Batch, BatchError> {
+    pub fn new(
+        mut batch: Delivered,
+        live: Option<Arc<AtomicU32>>,
+        limit: Option<usize>,
+    ) -> Result<Batch, BatchError> {
         let count = limit.unwrap_or(usize::MAX).min(batch.len());
         // First, since it may move samples together where skipped ones had left gaps.
         let whole = batch.tensor_mut("video").map(|t| View {

@@ -5,10 +5,10 @@
 //! [`Worker`], asks it for [`Task`]s, writes into each task's region and says how that went. What the tasks of an epoch
 //! mean is in the [brief](Worker::brief) that the rank gave with it.
 //!
-//! This room knows ring, manifest and proto. It must not know what the program makes.
+//! The built-in worker has its connections from here as well (`link`). This room knows ring, manifest and proto. It
+//! must not know what a program makes.
 
-#[path = "../decode/worker/link.rs"]
-mod link;
+pub(crate) mod link;
 
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -22,7 +22,7 @@ use crate::ring::bell::Sleeper;
 use link::{Attached, Daemon, Packet};
 
 /// How often a sleeping worker looks again, whatever its bell says.
-pub const LOOK_AGAIN: Duration = Duration::from_millis(100);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Why a worker ended other than on the daemon's wish.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +84,7 @@ impl Worker {
         self.over
     }
 
-    /// Says that this process is about to sleep on [`fds`](Self::fds), for at most [`LOOK_AGAIN`]; `false` if there is
+    /// Says that this process is about to sleep on [`fds`](Self::fds), for at most 100 ms; `false` if there is
     /// news already.
     pub fn park(&mut self) -> bool {
         self.sleeper.park() && self.daemon.is_idle()

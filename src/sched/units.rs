@@ -127,6 +127,17 @@ mod tests {
     }
 
     #[test]
+    fn a_samplers_order_is_dealt_as_it_is() {
+        let options = StreamOptions { world: 1, drop_last: false, ..options() };
+        let order = Given::new(vec![3, 1, 4], vec![5, 5, 2, 9, 0, 1, 2, 3]).unwrap();
+        let units = Units::given(&order);
+        assert_eq!(units.steps(&options), 3);
+        let dealt: Vec<Vec<u32>> = (0..3).map(|n| units.unit(n).collect()).collect();
+        assert_eq!(dealt, [vec![5, 5, 2], vec![9], vec![0, 1, 2, 3]]);
+        assert_eq!(Units::given(&Given::new(vec![], vec![]).unwrap()).steps(&options), 0);
+    }
+
+    #[test]
     fn a_micro_batch_is_of_one_shape_and_full_and_every_sample_comes_once() {
         let (options, catalog) = (options(), Shaped(100));
         let units = |epoch| Units::new(&options, &catalog, Permutation::shuffled(100, 5, epoch), epoch);

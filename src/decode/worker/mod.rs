@@ -6,8 +6,6 @@
 //!
 //! The worker ends when the daemon's socket does, and the kernel ends it when the daemon's process does.
 
-mod link;
-
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -20,36 +18,16 @@ use nix::time::{ClockId, clock_gettime};
 use super::emulated::Decoders;
 use super::{Decoder, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, plan};
 use crate::crash;
+use crate::foreign::LOOK_AGAIN;
+pub use crate::foreign::WorkerError;
+use crate::foreign::link::{self, Attached, Daemon};
 use crate::proto::message::{Body, Done, Head, Ready, Ticket, kind};
 use crate::proto::session::{FromWorker, ToWorker};
 use crate::proto::transform::Span;
 use crate::ring::bell::Sleeper;
-use link::{Attached, Daemon};
-
-/// How often a sleeping worker looks again, whatever its bell says.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 const MANIFEST_CUT: &str =
     "the manifest was cut while it was in use: make it under another name, or move it in place";
-
-/// Why a worker ended other than on the daemon's wish.
-#[derive(Debug, thiserror::Error)]
-pub enum WorkerError {
-    /// The daemon cannot be reached, or does not want this process.
-    #[error("no daemon for this worker at {path}: {why}. Workers are started by helix-shmd")]
-    Daemon {
-        /// The socket.
-        path: String,
-        /// Why.
-        why: String,
-    },
-    /// A message that does not fit.
-    #[error("the daemon broke the protocol: {0}")]
-    Protocol(String),
-    /// The system refused something that is always there.
-    #[error("the system refused: {0}")]
-    Io(#[from] std::io::Error),
-}
 
 /// A ticket in hand, with its reads if they are under way.
 struct Job {

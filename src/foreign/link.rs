@@ -31,9 +31,9 @@ const KEPT_BRIEFS: usize = 3;
 const HINTS: usize = 1 + MAX_WORKERS as usize + MAX_SESSIONS as usize;
 
 /// A rank's slab and lane.
-pub(super) struct Attached {
-    pub(super) manifest: Manifest,
-    pub(super) options: StreamOptions,
+pub(crate) struct Attached {
+    pub(crate) manifest: Manifest,
+    pub(crate) options: StreamOptions,
     slab: Slab,
     lane: RefCell<Producer>,
     ringer: Ringer,
@@ -42,7 +42,7 @@ pub(super) struct Attached {
 
 impl Attached {
     /// Lends the region to `write`, and to nobody else for that time.
-    pub(super) fn with_region<R>(
+    pub(crate) fn with_region<R>(
         &self,
         offset: u64,
         len: u64,
@@ -56,12 +56,12 @@ impl Attached {
     }
 
     /// Whether the rank's lane takes a message now.
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.lane.borrow_mut().free_slots().is_ok_and(|n| n > 0)
     }
 
     /// Tells the rank. The lane had room a moment ago and has no other producer.
-    pub(super) fn tell(&self, ready: &Ready) {
+    pub(crate) fn tell(&self, ready: &Ready) {
         if self.lane.borrow_mut().push(&ready.words()).is_ok() {
             self.ringer.ring(self.lane_number);
         } else {
@@ -71,7 +71,7 @@ impl Attached {
 }
 
 /// What came on the socket.
-pub(super) enum Packet {
+pub(crate) enum Packet {
     /// Nothing now.
     None,
     /// The daemon closed it.
@@ -81,7 +81,7 @@ pub(super) enum Packet {
 }
 
 /// The daemon, as the worker knows it.
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     sock: OwnedFd,
     slot: u16,
     hints: Arc<Segment>,
@@ -98,7 +98,7 @@ pub(super) struct Daemon {
 
 impl Daemon {
     /// Connects, introduces this process and takes what the daemon gives: rings, bells, cores.
-    pub(super) fn introduce(
+    pub(crate) fn introduce(
         socket_path: &Path,
         job: &str,
         slot: u16,
@@ -145,22 +145,22 @@ impl Daemon {
     }
 
     /// The socket, to be waited on.
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.sock.as_fd()
     }
 
     /// Whether no ticket waits.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.tickets.is_empty()
     }
 
     /// Sends a packet, waiting for room if need be: the daemon always reads.
-    pub(super) fn say(&self, packet: &FromWorker) -> Result<(), WorkerError> {
+    pub(crate) fn say(&self, packet: &FromWorker) -> Result<(), WorkerError> {
         send(self.sock.as_fd(), packet)
     }
 
     /// The next packet. Those that attach are carried out here and returned all the same.
-    pub(super) fn packet(&mut self) -> Result<Packet, WorkerError> {
+    pub(crate) fn packet(&mut self) -> Result<Packet, WorkerError> {
         if let Some(packet) = self.early.pop_front() {
             return Ok(Packet::Some(packet));
         }
@@ -181,7 +181,7 @@ impl Daemon {
     }
 
     /// Carries out the attaching packets until this session is attached; others are kept for their turn.
-    pub(super) fn attach_pending(&mut self, session: u16) -> Result<(), WorkerError> {
+    pub(crate) fn attach_pending(&mut self, session: u16) -> Result<(), WorkerError> {
         let begun = std::time::Instant::now();
         let mut kept = std::mem::take(&mut self.early);
         loop {
@@ -200,7 +200,7 @@ impl Daemon {
 
     /// What the rank gave with an epoch; waits for the packet that brings it.
     #[allow(dead_code, reason = "for programs of the user's own")]
-    pub(super) fn brief(&mut self, session: u16, epoch: u32) -> Result<Option<OwnedFd>, WorkerError> {
+    pub(crate) fn brief(&mut self, session: u16, epoch: u32) -> Result<Option<OwnedFd>, WorkerError> {
         let begun = std::time::Instant::now();
         loop {
             let kept = self.briefs.get(&session).and_then(|briefs| briefs.iter().find(|(e, _)| *e == epoch));
@@ -261,23 +261,23 @@ impl Daemon {
     }
 
     /// A session's slab and lane.
-    pub(super) fn attached(&self, session: u16) -> Option<Rc<Attached>> {
+    pub(crate) fn attached(&self, session: u16) -> Option<Rc<Attached>> {
         self.sessions.get(&session).cloned()
     }
 
     /// Lets go of a session's slab and lane.
-    pub(super) fn detach(&mut self, session: u16) {
+    pub(crate) fn detach(&mut self, session: u16) {
         self.sessions.remove(&session);
         self.briefs.remove(&session);
     }
 
     /// The next ticket, unchecked.
-    pub(super) fn next_ticket(&mut self) -> Result<Option<Words>, WorkerError> {
+    pub(crate) fn next_ticket(&mut self) -> Result<Option<Words>, WorkerError> {
         self.tickets.pop().map_err(|e| WorkerError::Protocol(e.to_string()))
     }
 
     /// Publishes the end of a ticket. The ring has room for every ticket that a worker may hold.
-    pub(super) fn tell(&mut self, done: &Done) -> Result<(), WorkerError> {
+    pub(crate) fn tell(&mut self, done: &Done) -> Result<(), WorkerError> {
         while let Err(e) = self.done.push(&done.words()) {
             use crate::ring::spsc::PushError;
             match e {
