@@ -1,8 +1,9 @@
 //! The words that processes exchange: ring messages, session packets, and the options both carry.
 //!
-//! Three layers, one file each:
+//! Four layers, one file each:
 //! - [`message`]: the 56-byte bodies that travel in ring slots (tickets, done, ready, plan, feedback);
 //! - [`session`]: the JSON packets of the Unix socket, sent rarely, each with its file descriptors;
+//! - [`page`]: the counters of the status page;
 //! - [`options`] and [`transform`]: what the user asks for. Pure data and arithmetic, so that the rank, the
 //!   daemon, the workers and the simulator compute the same shapes from the same descriptor.
 //!
@@ -10,6 +11,7 @@
 
 pub mod message;
 pub mod options;
+pub mod page;
 pub mod session;
 pub mod transform;
 

@@ -17,4 +17,4 @@ pub mod regroup;
 pub mod tokens;
 pub mod units;
 
-pub use engine::{Engine, EngineOptions};
+pub use engine::{Engine, EngineOptions, Queue, Window};

@@ -10,6 +10,7 @@ use crate::proto::message::{
     Batch, Body, DONE_UNTOLD, Done, Entry, Feedback, Head, Ready, Ticket, Words, head, kind,
 };
 use crate::proto::options::OnError;
+use crate::proto::page::is_miss;
 use crate::proto::session::{BadSample, ToRank};
 use crate::sched::event::{Decision, Event, Measured, Place, Scheduler, StreamId, TicketId};
 
@@ -121,7 +122,8 @@ impl Job {
             due.map_or(u32::MAX, |at| (at.saturating_sub(now()) / 1_000_000).min(u32::MAX as u64 - 1) as u32);
         let message = Ticket { head, ticket, sample, offset: region.offset, len, grant, step, epoch, due_ms };
         self.stats.tickets += 1;
-        self.flights.insert(ticket, Flight { worker, session: id, grant, slot, attempt, sample, epoch, step });
+        let since = now();
+        self.flights.insert(ticket, Flight { worker, session: id, grant, slot, attempt, sample, epoch, step, since });
         crash::point("ticket.assigned");
         if w.push(&message) {
             if let Some(orphan) = self.orphans.remove(&(id, grant, slot)) {
@@ -198,6 +200,9 @@ impl Job {
             frames: done.frames_decoded,
             bytes: done.bytes_read,
         };
+        if let Some(expected) = self.sched.predicted(TicketId(done.ticket)) {
+            self.accuracy.note(expected, u64::from(done.wall_us) * 1000);
+        }
         self.events.push_back(Event::TicketDone { ticket: TicketId(done.ticket), measured });
         self.reap_block(flight.session, flight.grant);
         Ok(())
@@ -327,6 +332,9 @@ impl Job {
             session.stats.steps += 1;
             session.stats.wait_ns = session.stats.wait_ns.saturating_add(wait_ns);
             session.stats.wait_max_ns = session.stats.wait_max_ns.max(wait_ns);
+            session.stats.wait_last_ns = wait_ns;
+            session.stats.misses += u64::from(is_miss(wait_ns, busy_ns));
+            session.stats.step = step;
             session.stats.copied = session.stats.copied.saturating_add(feedback.copied);
             self.events.push_back(Event::StepEnded { stream, rank, iter, step, wait_ns, busy_ns });
             return Ok(());

@@ -12,6 +12,7 @@
 
 mod dispatch;
 mod grant;
+mod outlook;
 mod queue;
 mod rank;
 mod stream;
@@ -26,6 +27,8 @@ use super::cost::Work;
 use super::event::{Decision, Event, Measured, Scheduler, ServerId, StreamId, TicketId, Time, WorkerId};
 use super::online::decode::DecodeModel;
 use crate::proto::options::Policy;
+
+pub use self::outlook::{Queue, Window};
 
 /// Tunables of the engine. They change when work is done and by whom, never what is in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
