@@ -84,3 +84,18 @@ fn what_cannot_be_changed_while_it_runs_is_known() {
     (new.daemon.socket, new.log.format) = ("/run/x.sock".into(), LogFormat::Json);
     assert_eq!(new.needs_restart(&old), ["daemon.socket", "log.format"]);
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..Default::default() })]
+    #[test]
+    fn a_scribbled_file_is_a_configuration_or_an_error_that_can_be_told(
+        changes in proptest::collection::vec((0usize..SAMPLE.len(), proptest::prelude::any::<u8>()), 0..40)
+    ) {
+        let mut bytes = SAMPLE.replace("\n#", "\n").replace("\n ", "\n# ").into_bytes();
+        for (at, byte) in changes {
+            let at = at % bytes.len();
+            bytes[at] = byte;
+        }
+        fuzz(&bytes);
+    }
+}
