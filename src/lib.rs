@@ -55,6 +55,7 @@ pub mod results;
 pub mod ring;
 pub mod sched;
 pub mod sim;
+pub mod status;
 
 pub use client::{Batch, ConnectError, Loader, LoaderError, Options, State};
 

@@ -206,7 +206,8 @@ pub(super) fn dial(
     }
 }
 
-/// Removes the socket that a killed daemon left behind, unless somebody listens there again or is about to.
+/// Removes the socket that a killed daemon left behind, unless somebody listens there again or is about to; and the
+/// status page, unless another daemon of this user is on it.
 pub(super) fn sweep(path: &Path) {
     // Whoever starts a daemon holds the lock until it listens.
     let Ok(Some(_lock)) = Elected::try_new(path) else { return };
@@ -215,6 +216,7 @@ pub(super) fn sweep(path: &Path) {
     if sock.is_ok_and(|sock| connect(sock.as_raw_fd(), &address) == Err(Errno::ECONNREFUSED)) {
         let _ = std::fs::remove_file(path);
     }
+    crate::status::sweep();
 }
 
 /// The right to start the daemon of a socket, held by one process at a time, and then by the daemon until it listens.

@@ -6,10 +6,12 @@
 //!
 //! Knows `ring`, `sched`, `manifest` and `proto`; must not know how anything is decoded or uploaded.
 
+pub mod config;
 mod conn;
 pub mod cores;
 mod histogram;
 mod job;
+mod page;
 mod pidfd;
 mod poller;
 mod record;
@@ -22,8 +24,15 @@ mod workers;
 use std::io;
 use std::path::PathBuf;
 
+use self::config::Config;
+
+/// Tells a worker in which form to log: `json`, or anything else for text.
+pub const LOG_FORMAT: &str = "HELIX_SHM_LOG_FORMAT";
+
+/// Reads the configuration again, or says why not.
+pub type Reload = Box<dyn FnMut() -> Result<Config, String>>;
+
 /// How the daemon is to run.
-#[derive(Debug, Clone)]
 pub struct Options {
     /// Where to listen.
     pub socket: PathBuf,
@@ -31,6 +40,10 @@ pub struct Options {
     pub embedded: bool,
     /// Folder for the records of its jobs, if they are to be kept.
     pub record: Option<PathBuf>,
+    /// Everything else; its socket and its log are the caller's to see to.
+    pub config: Config,
+    /// What SIGHUP does. Without it that signal ends the daemon.
+    pub reload: Option<Reload>,
 }
 
 /// Why the daemon could not run.

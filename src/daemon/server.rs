@@ -16,10 +16,13 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen, socket,
 };
 
+use super::config::Config;
 use super::conn::{Conn, Gone};
 use super::cores::Cores;
 use super::job::{self, Job};
+use super::page::StatusPage;
 use super::poller::{Poller, Source};
+use super::workers::Corpse;
 use super::{DaemonError, Options, slice};
 use crate::proto;
 use crate::proto::session::{First, FromRank, FromTool, FromWorker, ToRank, ToTool};
@@ -42,12 +45,18 @@ const MAX_DYING: u32 = 5;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// How long an embedded daemon waits for its first rank.
 const FIRST_RANK: Duration = Duration::from_secs(30);
-/// How long a job outlives its last rank, so that a loader made anew finds its workers warm.
-const LINGER: Duration = Duration::from_millis(200);
+/// How long the end of the daemon waits for its workers, which are killed, to be gone.
+const FUNERAL: Duration = Duration::from_secs(2);
 
 /// The daemon.
 pub struct Server {
     options: Options,
+    config: Arc<Config>,
+    page: StatusPage,
+    /// Workers of jobs that are over which could not be reaped yet.
+    corpses: Vec<Corpse>,
+    /// Until when jobs may go on, once the daemon was asked to end.
+    draining: Option<Instant>,
     poller: Poller,
     listener: OwnedFd,
     /// The socket's file.
@@ -93,8 +102,14 @@ impl Server {
             "helix-shmd {} listens",
             env!("CARGO_PKG_VERSION")
         );
+        let config = Arc::new(options.config.clone());
+        let page = StatusPage::new(config.status.page, options.embedded);
         Ok(Server {
             options,
+            config,
+            page,
+            corpses: Vec::new(),
+            draining: None,
             poller,
             listener,
             name,
@@ -144,6 +159,7 @@ impl Server {
                 job.tend_connections(&mut self.poller);
             }
             self.clean_up()?;
+            self.page.tend(&self.config, self.jobs.values());
         }
         self.close();
         Ok(())
@@ -154,12 +170,12 @@ impl Server {
         let mut wait: Option<Duration> = None;
         let mut at_most = |d: Duration| wait = Some(wait.map_or(d, |w| w.min(d)));
         for job in self.jobs.values() {
-            at_most(if job.empty_since().is_some() { LINGER / 4 } else { LOOK_AGAIN });
+            at_most(if job.empty_since().is_some() { (self.linger() / 4).min(LOOK_AGAIN) } else { LOOK_AGAIN });
             if let Some(ns) = job.sleep_ns() {
                 at_most(Duration::from_nanos(ns));
             }
         }
-        if self.options.embedded && self.jobs.is_empty() {
+        if (self.options.embedded && self.jobs.is_empty()) || self.draining.is_some() || !self.corpses.is_empty() {
             at_most(LOOK_AGAIN);
         }
         if !self.strangers.is_empty() {
@@ -283,12 +299,17 @@ impl Server {
             return;
         }
         let found = self.jobs.values().position(|job| job.name() == join.job && job.uid() == own);
+        if let Err(reason) = self.may_join(found.is_some(), join.slab_bytes) {
+            tracing::warn!(pid = peer.pid, job = join.job, "{reason}");
+            let _ = conn.send(&ToRank::Failed { reason, rank: None, sample: None }, &[]);
+            return;
+        }
         let id = match found.and_then(|at| self.jobs.keys().nth(at).copied()) {
             Some(id) => id,
             None => {
                 let id = self.next_job;
-                let job =
-                    Job::new(id, join.job.clone(), own, &self.options.socket, self.cores.clone(), &mut self.poller);
+                let (socket, config) = (&self.options.socket, self.config.clone());
+                let job = Job::new(id, join.job.clone(), own, socket, config, self.cores.clone(), &mut self.poller);
                 match job {
                     Ok(mut job) => {
                         if let Some(folder) = &self.options.record {
@@ -315,11 +336,65 @@ impl Server {
         }
     }
 
+    /// Whether a rank may join a job, or begin one.
+    fn may_join(&self, known: bool, slab_bytes: u64) -> Result<(), String> {
+        let most = self.config.jobs.most as usize;
+        if !known && self.draining.is_some() {
+            return Err("this daemon is about to end and takes no new job: start one when it has".into());
+        }
+        if !known && self.jobs.len() >= most {
+            return Err(format!("this daemon serves {most} jobs, which is all that its `jobs.most` allows"));
+        }
+        let (most, has) = (
+            self.config.memory.all_mib << 20,
+            self.jobs.values().fold(0, |sum: u64, j| sum.saturating_add(j.slab_bytes())),
+        );
+        let wanted = has.saturating_add(slab_bytes);
+        if most > 0 && wanted > most {
+            return Err(format!(
+                "the slabs of all jobs would be {wanted} bytes, {has} of them of ranks that are in: this daemon's `memory.all_mib` allows {most}; set `slab_bytes` to at most {}, or raise that limit to {} MiB",
+                most.saturating_sub(has),
+                wanted.div_ceil(1 << 20)
+            ));
+        }
+        Ok(())
+    }
+
+    fn linger(&self) -> Duration {
+        Duration::from_millis(self.config.jobs.linger_ms.into())
+    }
+
     fn signal(&mut self) {
         while let Ok(Some(info)) = self.signals.read_signal() {
-            let signal = Signal::try_from(info.ssi_signo as i32);
-            tracing::info!("stopping on {}", signal.map_or("a signal", |s| s.as_str()));
-            self.stop = true;
+            let drain = Duration::from_secs(self.config.daemon.drain_s.into());
+            match Signal::try_from(info.ssi_signo as i32) {
+                Ok(Signal::SIGHUP) if self.options.reload.is_some() => self.reload(),
+                Ok(Signal::SIGTERM) if !drain.is_zero() && self.draining.is_none() && !self.jobs.is_empty() => {
+                    tracing::info!("ending on SIGTERM: {} jobs may go on for {drain:?}", self.jobs.len());
+                    self.draining = Some(Instant::now() + drain);
+                }
+                signal => {
+                    tracing::info!("stopping on {}", signal.map_or("a signal", |s| s.as_str()));
+                    self.stop = true;
+                }
+            }
+        }
+    }
+
+    /// Takes over what the configuration says by now. A file with an error in it changes nothing.
+    fn reload(&mut self) {
+        let Some(reload) = self.options.reload.as_mut() else { return };
+        match reload() {
+            Ok(config) => {
+                let late = config.needs_restart(&self.config);
+                if !late.is_empty() {
+                    tracing::warn!("{} has changed, which a daemon takes over only at its start", late.join(", "));
+                }
+                self.config = Arc::new(config);
+                self.jobs.values_mut().for_each(|job| job.configure(self.config.clone()));
+                tracing::info!("configuration read anew");
+            }
+            Err(why) => tracing::error!("configuration left as it was: {why}"),
         }
     }
 
@@ -329,13 +404,16 @@ impl Server {
             self.poller.add(self.listener.as_fd(), Source::Listener)?;
             self.deaf_until = None;
         }
-        let over = |job: &Job| job.empty_since().is_some_and(|since| since.elapsed() >= LINGER);
+        let linger = self.linger();
+        let over = |job: &Job| job.empty_since().is_some_and(|since| since.elapsed() >= linger);
         for id in self.jobs.iter().filter(|(_, job)| over(job)).map(|(&id, _)| id).collect::<Vec<_>>() {
             if let Some(mut job) = self.jobs.remove(&id) {
                 tracing::info!(job = job.name(), "job ended");
-                job.close(&mut self.poller);
+                self.corpses.extend(job.close(&mut self.poller));
             }
         }
+        self.corpses.retain_mut(|corpse| !corpse.is_gone());
+        self.stop |= self.draining.is_some_and(|until| self.jobs.is_empty() || until <= Instant::now());
         let silent = self.strangers.iter().filter(|(_, (_, since))| since.elapsed() > PATIENCE);
         for id in silent.map(|(&id, _)| id).collect::<Vec<_>>() {
             if let Some((conn, _)) = self.strangers.remove(&id) {
@@ -354,7 +432,15 @@ impl Server {
         remove_socket(&self.options.socket, self.name);
         crate::crash::point("socket.removed");
         for job in self.jobs.values_mut() {
-            job.close(&mut self.poller);
+            self.corpses.extend(job.close(&mut self.poller));
+        }
+        let begun = Instant::now();
+        while !self.corpses.is_empty() && begun.elapsed() < FUNERAL {
+            self.corpses.retain_mut(|corpse| !corpse.is_gone());
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        for corpse in &self.corpses {
+            tracing::warn!(pid = corpse.pid(), "a killed worker is still in the kernel, waiting for a disk perhaps");
         }
     }
 }

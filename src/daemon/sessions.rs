@@ -99,6 +99,12 @@ pub struct SessionStats {
     pub wait_ns: u64,
     /// Longest wait, nanoseconds.
     pub wait_max_ns: u64,
+    /// The last wait, nanoseconds.
+    pub wait_last_ns: u64,
+    /// Steps whose batch was not there in time.
+    pub misses: u64,
+    /// The step that ended last.
+    pub step: u32,
     /// Bytes that the rank copied on the host.
     pub copied: u64,
     /// Samples that were skipped.

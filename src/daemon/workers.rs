@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ pub struct Shared<'a> {
     pub lifeline: &'a OwnedFd,
     /// A program of the user's own and its arguments; empty = the built-in worker.
     pub program: &'a [String],
+    /// In which form to log.
+    pub log: &'a str,
 }
 
 /// A worker process and what the daemon knows of it.
@@ -55,7 +57,9 @@ pub struct Worker {
     pub attached: BTreeSet<u16>,
     /// The core it runs on, if it is pinned.
     pub core: Option<u32>,
-    child: Child,
+    pid: u32,
+    /// Until it is reaped.
+    child: Option<Child>,
     token: String,
     segment: Arc<Segment>,
     tickets: Producer,
@@ -93,6 +97,7 @@ impl Worker {
         let child = command
             .args([shared.socket.as_os_str(), shared.job.as_ref(), slot.to_string().as_ref()])
             .env("HELIX_SHM_TOKEN", &token)
+            .env(super::LOG_FORMAT, shared.log)
             // The lifeline reaches the worker as its standard input: inherited across exec without further ado.
             .stdin(Stdio::from(shared.lifeline.try_clone()?))
             .stdout(Stdio::null())
@@ -107,7 +112,8 @@ impl Worker {
             proven: false,
             attached: BTreeSet::new(),
             core,
-            child,
+            pid: child.id(),
+            child: Some(child),
             token,
             segment,
             tickets,
@@ -120,12 +126,12 @@ impl Worker {
 
     /// Process id, for messages.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     /// Whether a connection may be this worker.
     pub fn is(&self, pid: i32, token: &str) -> bool {
-        self.conn.is_none() && pid as u32 == self.child.id() && self.token == token
+        self.conn.is_none() && pid as u32 == self.pid && self.token == token
     }
 
     /// Takes the worker in.
@@ -189,17 +195,44 @@ impl Worker {
         self.conn.as_mut().ok_or(Gone::End)?.send(&ToWorker::Detach { session }, &[])
     }
 
-    /// Reaps the dead process.
-    pub fn reap(&mut self) -> io::Result<std::process::ExitStatus> {
-        self.child.wait()
+    /// Reaps the dead process. `None` if its end is not to be had yet, since a debugger watches it.
+    pub fn reap(&mut self) -> io::Result<Option<ExitStatus>> {
+        let status = self.child.as_mut().map_or(Ok(None), Child::try_wait)?;
+        if status.is_some() {
+            self.child = None;
+        }
+        Ok(status)
+    }
+
+    /// Ends the process, if it has not ended, without waiting for it.
+    pub fn bury(mut self) -> Corpse {
+        self.pidfd.kill();
+        Corpse(self.child.take())
+    }
+}
+
+/// A worker process that is as good as dead: it cannot do anything any more, but may be a while in the kernel, which
+/// lets nobody go who waits for a disk, and must not make the daemon wait with it.
+pub struct Corpse(Option<Child>);
+
+impl Corpse {
+    /// Whether it is gone, and nothing is left of it.
+    pub fn is_gone(&mut self) -> bool {
+        self.0.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Its process id, for messages.
+    pub fn pid(&self) -> u32 {
+        self.0.as_ref().map_or(0, Child::id)
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if let Ok(None) = self.child.try_wait() {
+        // One that could not be watched, moments after its start; all others are reaped or buried.
+        if let Some(child) = &mut self.child {
             self.pidfd.kill();
-            let _ = self.child.wait();
+            let _ = child.wait();
         }
     }
 }

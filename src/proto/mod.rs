@@ -1,8 +1,9 @@
 //! The words that processes exchange: ring messages, session packets, and the options both carry.
 //!
-//! Three layers:
+//! Four layers, one file each:
 //! - [`message`]: the 56-byte bodies that travel in ring slots (tickets, done, ready, plan, feedback);
 //! - [`session`]: the JSON packets of the Unix socket, sent rarely, each with its file descriptors;
+//! - [`page`]: the counters of the status page;
 //! - [`options`] and [`transform`]: what the user asks for. Pure data and arithmetic, so that the rank, the
 //!   daemon, the workers and the simulator compute the same shapes from the same descriptor; with [`sampling`], which
 //!   frames are kept, and [`key`], the randomness of a sample;
@@ -14,6 +15,7 @@ pub mod key;
 pub mod message;
 pub mod options;
 pub mod order;
+pub mod page;
 pub mod sampling;
 pub mod session;
 pub mod transform;

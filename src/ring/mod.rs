@@ -10,6 +10,7 @@
 //! `tests/loom_ring.rs` proves the two together.
 
 pub mod bell;
+pub mod board;
 pub mod eventfd;
 pub mod fds;
 #[cfg(not(feature = "loom"))]
@@ -26,6 +27,7 @@ pub(crate) mod fixture;
 mod mapping;
 mod memfd;
 mod pages;
+mod reserve;
 mod sync;
 
 /// For the models alone: how they let a process die.

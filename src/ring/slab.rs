@@ -13,10 +13,10 @@ use std::{
 use nix::{errno::Errno, sys::memfd::MFdFlags};
 
 use super::{
-    budget,
     mapping::Mapping,
     memfd::{self, Unfit},
     pages,
+    reserve::{Reservation, Short},
 };
 
 pub use super::pages::Pages;
@@ -137,12 +137,13 @@ impl Slab {
         mut progress: impl FnMut(Progress),
     ) -> Result<Slab, SlabError> {
         let SlabOptions { prefault, huge, node } = options;
+        let mut reservation = Reservation::none();
         // Huge pages come from a pool that was paid for already; all others count.
         let reserved = huge.then(|| Slab::map(name, bytes, Pages::Huge).ok()).flatten();
         let slab = match reserved {
             Some(slab) => slab,
             None => {
-                Slab::check_budget(root, bytes)?;
+                reservation = Slab::reserve(root, bytes)?;
                 Slab::map(name, bytes, if huge { Pages::Transparent } else { Pages::Small })?
             }
         };
@@ -154,7 +155,7 @@ impl Slab {
             );
         }
         if prefault {
-            slab.prefault(&mut progress)?;
+            slab.touch(&mut progress, |done| reservation.reached(done as u64))?;
         }
         Ok(slab.settle_pages(huge, prefault))
     }
@@ -235,7 +236,12 @@ impl Slab {
 
     /// Touches every page, a piece at a time, and calls `progress` once a second. The contents stay. A worker may
     /// want it too: the memory is there already then, but its own page tables are not.
-    pub fn prefault(&self, mut progress: impl FnMut(Progress)) -> Result<(), SlabError> {
+    pub fn prefault(&self, progress: impl FnMut(Progress)) -> Result<(), SlabError> {
+        self.touch(progress, |_| ())
+    }
+
+    /// The same, and `reached` hears after each piece how many bytes are there.
+    fn touch(&self, mut progress: impl FnMut(Progress), mut reached: impl FnMut(usize)) -> Result<(), SlabError> {
         const PIECE: usize = 64 << 20;
         let (start, total) = (Instant::now(), self.map.len());
         let mut said = start;
@@ -249,6 +255,7 @@ impl Slab {
                 step: "pre-faulting",
                 errno,
             })?;
+            reached(total.min(done + PIECE));
         }
         if said > start {
             progress(Progress { done: total, total, elapsed: start.elapsed() });
@@ -256,13 +263,9 @@ impl Slab {
         Ok(())
     }
 
-    fn check_budget(root: &Path, bytes: usize) -> Result<(), SlabError> {
-        match budget::available(root) {
-            Some(found) if found.bytes < bytes as u64 => {
-                Err(SlabError::Budget { wanted: bytes as u64, available: found.bytes, by: found.by })
-            }
-            _ => Ok(()),
-        }
+    fn reserve(root: &Path, bytes: usize) -> Result<Reservation, SlabError> {
+        let wanted = bytes as u64;
+        Reservation::take(root, wanted).map_err(|Short { available, by }| SlabError::Budget { wanted, available, by })
     }
 
     fn map(name: &str, bytes: usize, pages: Pages) -> Result<Slab, SlabError> {

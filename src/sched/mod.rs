@@ -22,4 +22,4 @@ pub mod second;
 pub mod tokens;
 pub mod units;
 
-pub use engine::{Engine, EngineOptions};
+pub use engine::{Engine, EngineOptions, Queue, Window};

@@ -265,3 +265,30 @@ fn a_rank_that_leaves_before_all_are_in_ends_the_wait_of_the_others() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn a_worker_that_is_killed_but_not_gone_keeps_nobody_else_waiting() {
+    let dir = folder();
+    let daemon = Daemon::start(dir.path());
+    let mut ranks: Vec<_> = paced(&daemon.socket, |_| ()).iter().map(Rank::start).collect();
+    for rank in &mut ranks {
+        rank.step();
+        rank.hear_batch();
+    }
+    wait_for("the workers", || workers(&daemon.socket).len() == 2);
+    // Whom a debugger has seized its parent cannot reap until the debugger lets go: as a worker in an uninterruptible
+    // wait, it is killed and is not gone.
+    let seized: Vec<_> = workers(&daemon.socket).into_iter().map(nix::unistd::Pid::from_raw).collect();
+    for pid in &seized {
+        if let Err(e) = nix::sys::ptrace::seize(*pid, nix::sys::ptrace::Options::empty()) {
+            println!("skipped: no process may be seized here: {e}");
+            return;
+        }
+    }
+    drop(ranks);
+    wait_for("the job to end", || status(&daemon.socket).is_some_and(|s| s["jobs"].as_array().unwrap().is_empty()));
+    assert_eq!(run(&paced(&daemon.socket, |s| s.paced = false)).len(), 8, "other jobs are served meanwhile");
+    for pid in seized {
+        let _ = nix::sys::wait::waitpid(pid, None);
+    }
+}

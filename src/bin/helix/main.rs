@@ -5,6 +5,7 @@ mod demo;
 mod index;
 mod plan;
 mod results;
+mod top;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -34,6 +35,8 @@ enum Command {
     Plan(Box<plan::Args>),
     /// Print the rows that benchmarks and demo left, those that do not hold first
     Results(results::Args),
+    /// Show what the daemons of a user are doing, also while they do not answer
+    Top(top::Args),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Index(args) => index::run(&args),
         Command::Plan(args) => plan::main(&args),
         Command::Results(args) => results::run(&args),
+        Command::Top(args) => top::run(&args),
     }
 }
 

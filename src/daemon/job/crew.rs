@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use super::streams::PACKETS;
 use super::{Job, Orphan, Source};
 use crate::crash;
+use crate::daemon::config::LogFormat;
 use crate::daemon::conn::{Conn, Gone};
 use crate::daemon::poller::Poller;
 use crate::daemon::regions::{Address, Part, State};
 use crate::daemon::sessions::{LANE_CAPACITY, LANES, MAX_WORKERS, Phase, SESSION_BELLS, Session};
-use crate::daemon::workers::{Shared, Worker, segment_fd};
+use crate::daemon::workers::{Corpse, Shared, Worker, segment_fd};
 use crate::proto::message::Body;
 use crate::proto::options::Policy;
 use crate::proto::session::{FromWorker, ToRank, ToWorker};
@@ -72,13 +73,14 @@ impl Job {
     fn start_worker(&mut self, slot: u16, poller: &mut Poller) {
         let generation = self.next_generation;
         self.next_generation += 1;
-        let core = self.pin.then(|| self.cores.core_of(slot));
+        let core = (self.pin && self.config.workers.pin).then(|| self.cores.core_of(slot));
         let shared = Shared {
             job: &self.name,
             socket: &self.socket,
             hints: &self.hints,
             lifeline: &self.lifeline.1,
             program: &self.program,
+            log: if self.config.log.format == LogFormat::Json { "json" } else { "text" },
         };
         let started = Worker::start(&shared, slot, generation, core).and_then(|worker| {
             poller.add(worker.pidfd.as_fd(), Source::WorkerDeath(self.id, slot, generation))?;
@@ -355,7 +357,7 @@ impl Job {
         self.sessions.values().for_each(Session::wake);
         let was_up = worker.is_up();
         let attached = std::mem::take(&mut worker.attached);
-        drop(worker);
+        self.corpses.push(worker.bury());
         if was_up {
             self.events.push_back(Event::WorkerDown { worker: WorkerId(slot) });
         }
@@ -417,15 +419,14 @@ impl Job {
         }
     }
 
-    /// Ends all workers: the job is over.
-    pub fn close(&mut self, poller: &mut Poller) {
-        // All first, so that they die side by side.
-        self.workers.iter().flatten().for_each(|worker| worker.pidfd.kill());
+    /// Ends all workers: the job is over. Answers what is left of them to be reaped.
+    pub fn close(&mut self, poller: &mut Poller) -> Vec<Corpse> {
         for worker in self.workers.drain(..).flatten() {
             poller.remove(worker.pidfd.as_fd(), Source::WorkerDeath(self.id, worker.slot, worker.generation));
             if let Some(conn) = &worker.conn {
                 poller.remove(conn.fd(), Source::Worker(self.id, worker.slot, worker.generation));
             }
+            self.corpses.push(worker.bury());
         }
         for session in self.sessions.values_mut() {
             if let Some(conn) = &mut session.conn {
@@ -435,11 +436,13 @@ impl Job {
             session.unwatch(self.id, poller);
         }
         poller.remove(self.bell.fd(), Source::Bell(self.id));
+        std::mem::take(&mut self.corpses)
     }
 
     /// How many workers a policy asks for when the user names no number.
     pub(super) fn default_workers(&self, policy: Policy, world: u32) -> u32 {
         match policy {
+            _ if self.config.workers.default > 0 => self.config.workers.default,
             // As PyTorch users do: every rank has its own, however few the cores.
             Policy::Local => self.cores.default_workers().max(world),
             Policy::Helix | Policy::Pool => self.cores.default_workers(),
@@ -452,10 +455,11 @@ fn shorten(text: &mut String, most: usize) {
 }
 
 /// What a worker died of, and whether it was its own doing.
-fn obituary(status: &std::io::Result<std::process::ExitStatus>) -> (String, bool) {
+fn obituary(status: &std::io::Result<Option<std::process::ExitStatus>>) -> (String, bool) {
     use std::os::unix::process::ExitStatusExt;
     match status {
-        Ok(status) => match status.signal() {
+        Ok(None) => ("of what its debugger knows".into(), false),
+        Ok(Some(status)) => match status.signal() {
             Some(libc::SIGKILL) => ("killed by SIGKILL".into(), false),
             Some(signal) => {
                 let own = [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT, libc::SIGILL, libc::SIGFPE, libc::SIGSYS];

@@ -1,10 +1,11 @@
 //! One job: the ranks of one user that share workers, and the scheduler that serves them.
 //!
 //! By duty: `streams` (joining, starting, ending), `work` (decisions out, tickets and their ends in), `crew`
-//! (worker processes). All state is private to the daemon; what comes from outside is checked in the method that
+//! (worker processes), `page` (what is shown of it). All state is private to the daemon; what comes from outside is checked in the method that
 //! takes it.
 
 mod crew;
+pub mod page;
 mod streams;
 mod work;
 
@@ -15,20 +16,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::config::Config;
 use super::cores::Cores;
 use super::histogram::Histogram;
 use super::poller::{Poller, Source};
 use super::record::Recorder;
 use super::regions::Address;
 use super::sessions::{MAX_SESSIONS, SESSION_BELLS, SESSION_LANES, Session};
-use super::workers::Worker;
+use super::workers::{Corpse, Worker};
 use crate::manifest::Manifest;
 use crate::proto::options::{RunOptions, StreamOptions};
 use crate::proto::session::ToRank;
 use crate::ring::bell::{EventFd, Sleeper, eventfd, hints_bytes};
 use crate::ring::segment::Segment;
-use crate::sched::Engine;
 use crate::sched::event::{Decision, Event, StreamId, Time};
+use crate::sched::{Engine, EngineOptions};
 
 /// A loader of the job.
 struct Stream {
@@ -62,6 +64,8 @@ struct Flight {
     sample: u64,
     epoch: u32,
     step: u32,
+    /// When the worker was given it.
+    since: Time,
 }
 
 /// A sample that has lost its worker.
@@ -115,12 +119,15 @@ pub struct Job {
     name: String,
     uid: u32,
     socket: PathBuf,
+    config: Arc<Config>,
     cores: Arc<Cores>,
     hints: Arc<Segment>,
     bell: EventFd,
     sleeper: Sleeper,
     lifeline: (OwnedFd, OwnedFd),
     workers: Vec<Option<Worker>>,
+    /// Ended workers that could not be reaped at once.
+    corpses: Vec<Corpse>,
     pin: bool,
     /// What its workers run: see [`RunOptions::program`].
     program: Vec<String>,
@@ -146,6 +153,7 @@ pub struct Job {
     /// Lanes that had more to say than was heard at once.
     unheard: Vec<usize>,
     stats: JobStats,
+    accuracy: page::Accuracy,
     empty_since: Instant,
     recorder: Option<Recorder>,
 }
@@ -169,6 +177,7 @@ impl Job {
         name: String,
         uid: u32,
         socket: &Path,
+        config: Arc<Config>,
         cores: Arc<Cores>,
         poller: &mut Poller,
     ) -> io::Result<Job> {
@@ -178,17 +187,20 @@ impl Job {
         let sleeper = Sleeper::new(hints.clone(), 0, bell.clone()).map_err(io::Error::other)?;
         let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
         poller.add(bell.fd(), Source::Bell(id))?;
+        let horizon = u64::from(config.scheduler.horizon_ms) * 1_000_000;
         Ok(Job {
             id,
             name,
             uid,
             socket: socket.to_path_buf(),
+            config,
             cores,
             hints,
             bell,
             sleeper,
             lifeline: (read, write),
             workers: Vec::new(),
+            corpses: Vec::new(),
             pin: true,
             program: Vec::new(),
             failed_starts: 0,
@@ -197,7 +209,7 @@ impl Job {
             sessions: BTreeMap::new(),
             streams: BTreeMap::new(),
             next_stream: 0,
-            sched: Engine::new(Default::default()),
+            sched: Engine::new(EngineOptions { horizon }),
             events: VecDeque::new(),
             decisions: VecDeque::new(),
             scratch: Vec::new(),
@@ -209,6 +221,7 @@ impl Job {
             notices: HashSet::new(),
             unheard: Vec::new(),
             stats: JobStats::default(),
+            accuracy: page::Accuracy::default(),
             empty_since: Instant::now(),
             recorder: None,
         })
@@ -227,6 +240,16 @@ impl Job {
     /// Whose it is.
     pub fn uid(&self) -> u32 {
         self.uid
+    }
+
+    /// The configuration was read anew.
+    pub fn configure(&mut self, config: Arc<Config>) {
+        self.config = config;
+    }
+
+    /// Bytes of all slabs of the job.
+    pub fn slab_bytes(&self) -> u64 {
+        self.sessions.values().fold(0, |sum, s| sum.saturating_add(s.regions.bytes()))
     }
 
     /// Since when no session is left; `None` while there is one.
@@ -271,6 +294,7 @@ impl Job {
             session.flush();
         }
         if all {
+            self.corpses.retain_mut(|corpse| !corpse.is_gone());
             self.give_up_on_missing_ranks();
             self.end_those_who_hold_on();
         }

@@ -23,9 +23,6 @@ use crate::proto::order::{BadOrder, Order};
 use crate::proto::session::{FromRank, Given, Join, Opened, ToRank, ToWorker};
 use crate::sched::event::{Catalog, Event, Place, StreamId};
 
-/// How long ranks that come back after a daemon's death wait for those that do not.
-const REJOIN: Duration = Duration::from_secs(30);
-
 /// Why a rank may not join; goes to the rank as it is.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -141,6 +138,7 @@ impl Job {
                 wanted.div_ceil(1 << 20)
             )));
         }
+        self.afford(join.slab_bytes)?;
         let number = (0..MAX_SESSIONS as u16).find(|id| !self.sessions.contains_key(id));
         let number = number.ok_or_else(|| {
             Refusal(format!("job `{}` has {MAX_SESSIONS} sessions, the most there can be", self.name))
@@ -153,6 +151,21 @@ impl Job {
             held.map_err(|e| Refusal(format!("block {grant} said to be held over a restart: {e}")))?;
         }
         Ok(session)
+    }
+
+    /// Whether a job may have another slab of so many bytes.
+    fn afford(&self, bytes: u64) -> Result<(), Refusal> {
+        let (most, has) = (self.config.memory.job_mib << 20, self.slab_bytes());
+        let wanted = has.saturating_add(bytes);
+        if most == 0 || wanted <= most {
+            return Ok(());
+        }
+        Err(Refusal(format!(
+            "the slabs of job `{}` would be {wanted} bytes, {has} of them of ranks that are in: this daemon's `memory.job_mib` allows {most}; set `slab_bytes` to at most {}, or raise that limit to {} MiB",
+            self.name,
+            most.saturating_sub(has),
+            wanted.div_ceil(1 << 20)
+        )))
     }
 
     fn open_stream(&mut self, join: &Join, manifest: OwnedFd) -> Result<StreamId, Refusal> {
@@ -301,7 +314,11 @@ impl Job {
             n => n,
         };
         self.program = run.program;
-        self.want_workers(workers.clamp(1, MAX_WORKERS.into()) as u16, run.pin);
+        let most = self.config.workers.most.clamp(1, MAX_WORKERS.into());
+        if workers > most {
+            self.notice(format!("{most} workers instead of {workers}: this daemon's `workers.most` allows no more"));
+        }
+        self.want_workers(workers.clamp(1, most) as u16, run.pin);
         for session in members {
             if let Some((iter, epoch, step)) = self.sessions.get_mut(&session).and_then(|s| s.pending_start.take()) {
                 self.start(session, iter, epoch, step);
@@ -311,12 +328,13 @@ impl Job {
 
     /// Ends streams whose ranks came back after a daemon's death, but not all of them.
     pub(super) fn give_up_on_missing_ranks(&mut self) {
-        let late = |s: &Stream| !s.opened && !s.closed && s.rejoined.is_some_and(|at| at.elapsed() > REJOIN);
+        let patience = Duration::from_secs(self.config.jobs.rejoin_s.into());
+        let late = |s: &Stream| !s.opened && !s.closed && s.rejoined.is_some_and(|at| at.elapsed() > patience);
         for id in self.streams.iter().filter(|(_, s)| late(s)).map(|(&id, _)| id).collect::<Vec<_>>() {
             let stream = &self.streams[&id];
             let missing: Vec<_> = (0..stream.options.world).filter(|r| !stream.members.contains_key(r)).collect();
             let reason = format!(
-                "the daemon was replaced, and rank {} of loader `{}` did not come back within {REJOIN:?}",
+                "the daemon was replaced, and rank {} of loader `{}` did not come back within {patience:?}",
                 missing.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
                 stream.loader
             );

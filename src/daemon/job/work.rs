@@ -11,6 +11,7 @@ use crate::proto::message::{
     Batch, Body, DONE_UNTOLD, Done, Entry, Feedback, Head, Ready, Ticket, Words, head, kind,
 };
 use crate::proto::options::OnError;
+use crate::proto::page::is_miss;
 use crate::proto::session::{BadSample, ToRank};
 use crate::proto::transform::Span;
 use crate::sched::event::{Decision, Event, Measured, Place, Scheduler, StreamId, TicketId};
@@ -172,7 +173,8 @@ impl Job {
         self.stats.hedged += u64::from(hedge);
         self.stats.tickets += 1;
         self.stats.parts += u64::from(part.is_some());
-        self.flights.insert(ticket, Flight { worker, session: id, what, attempt, sample, epoch, step });
+        let since = now();
+        self.flights.insert(ticket, Flight { worker, session: id, what, attempt, sample, epoch, step, since });
         crash::point("ticket.assigned");
         if w.push(&message) {
             if let Some(orphan) = self.orphans.remove(&(id, what)) {
@@ -242,6 +244,9 @@ impl Job {
             frames: done.frames_decoded,
             bytes: done.bytes_read,
         };
+        if let Some(expected) = self.sched.predicted(TicketId(done.ticket)) {
+            self.accuracy.note(expected, u64::from(done.wall_us) * 1000);
+        }
         self.events.push_back(Event::TicketDone { ticket: TicketId(done.ticket), measured });
         self.reap_block(flight.session, what.grant);
         self.reap_spare(flight.session, made.spare);
@@ -396,6 +401,9 @@ impl Job {
             session.stats.steps += 1;
             session.stats.wait_ns = session.stats.wait_ns.saturating_add(wait_ns);
             session.stats.wait_max_ns = session.stats.wait_max_ns.max(wait_ns);
+            session.stats.wait_last_ns = wait_ns;
+            session.stats.misses += u64::from(is_miss(wait_ns, busy_ns));
+            session.stats.step = step;
             session.stats.copied = session.stats.copied.saturating_add(feedback.copied);
             self.events.push_back(Event::StepEnded { stream, rank, iter, step, wait_ns, busy_ns });
             return Ok(());

@@ -15,6 +15,7 @@
 mod dispatch;
 mod grant;
 mod hedge;
+mod outlook;
 mod queue;
 mod rank;
 mod scale;
@@ -34,6 +35,8 @@ use super::online::decode::DecodeModel;
 use super::online::error::{Error, Errors};
 use super::online::transfer::TransferModel;
 use crate::proto::options::Policy;
+
+pub use self::outlook::{Queue, Window};
 
 /// Tunables of the engine. They change when work is done and by whom, never what is in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -47,6 +47,10 @@ impl Backlog {
         self.items.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
     pub(super) fn push(&mut self, key: Key, item: Item) {
         if self.items.insert(key, item).is_none() {
             self.work = self.work.saturating_add(item.expected);

@@ -192,6 +192,11 @@ impl Workers {
         self.all.get(&id).map(|w| w.server)
     }
 
+    /// Each server with the number of its workers, and of those that are idle.
+    pub(super) fn counts(&self) -> impl Iterator<Item = (ServerId, u64, usize)> {
+        self.servers.iter().map(|(id, server)| (*id, server.count, server.idle.len()))
+    }
+
     /// An idle worker of this server.
     pub(super) fn idle_on(&self, server: ServerId) -> Option<WorkerId> {
         if !self.may_wake() {
