@@ -4,7 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # More options, e.g. `make demo ARGS="--ranks 4 --videos ~/clips"`.
 ARGS :=
 
-.PHONY: help setup build demo test bench bench-ring bench-live paper loom crash fuzz results
+.PHONY: help setup build demo test bench bench-ring bench-live paper loom crash fuzz results python-test
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -44,3 +44,6 @@ fuzz: setup ## hostile bytes for everything that is read from peers and files, a
 
 results: build ## the rows that benchmarks and demo left, those that do not hold first
 	@$(TARGET)/release/helix results $(ARGS) || [ $$? -eq 1 ] # 1: some do not hold, which is what one came to read
+
+python-test: setup ## the Python package: wheel, torch, numpy
+	@sh ci/python.sh $(ARGS)

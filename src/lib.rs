@@ -48,6 +48,7 @@ pub mod decode;
 pub mod device;
 #[cfg(feature = "decode")]
 mod ffmpeg;
+pub mod foreign;
 pub mod manifest;
 pub mod proto;
 pub mod results;

@@ -362,6 +362,11 @@ impl Batch {
         self.cost
     }
 
+    /// Type of its numbers.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
     /// How long `next()` had waited for it.
     pub fn wait(&self) -> std::time::Duration {
         std::time::Duration::from_nanos(self.lease.wait_ns())
@@ -439,6 +444,19 @@ impl Batch {
             Some(Piece { at, ..*piece })
         };
         self.pieces.iter().scan(0, place).collect()
+    }
+
+    /// As [`sample`](Self::sample), to be written to in place.
+    pub fn sample_mut(&mut self, i: usize, name: &str) -> Result<&mut [u8], BatchError> {
+        named(name)?;
+        self.piece(i)?;
+        let Piece { at, bytes, .. } = self.placed()[i];
+        self.gathered.take();
+        Ok(match at {
+            // SAFETY: as in `bytes`, and `&mut self` says that no other slice of this batch is alive.
+            At::Slab(offset) => unsafe { self.store.slab.slice_mut(offset as usize, bytes as usize) },
+            At::Heap(which, offset) => &mut self.heap[which][offset as usize..][..bytes as usize],
+        })
     }
 
     /// The bytes of a batch without gaps.

@@ -401,7 +401,7 @@ pub(super) fn establish(
     let system = |doing| move |source| ConnectError::System { doing, source };
     let begun = Instant::now();
     loop {
-        let socket = embed::dial(path, options.spawn, cancelled)?;
+        let socket = embed::dial(path, options.spawn, options.daemon.as_deref(), cancelled)?;
         let held = shared.ledger.joining();
         let highest = held.iter().map(|(grant, ..)| *grant).max().unwrap_or(0);
         let shown = std::path::absolute(manifest.path()).unwrap_or_else(|_| manifest.path().to_owned());

@@ -159,8 +159,13 @@ fn try_connect(path: &Path) -> Result<Option<OwnedFd>, DialError> {
     }
 }
 
-/// Connects to the daemon at `path`; starts one if `spawn` and nobody listens.
-pub(super) fn dial(path: &Path, spawn: bool, cancelled: &dyn Fn() -> bool) -> Result<OwnedFd, DialError> {
+/// Connects to the daemon at `path`; starts one (`program`, if it is named) if `spawn` and nobody listens.
+pub(super) fn dial(
+    path: &Path,
+    spawn: bool,
+    program: Option<&Path>,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<OwnedFd, DialError> {
     let begun = Instant::now();
     let mut pause = Duration::from_millis(2);
     let mut killed = 0;
@@ -173,7 +178,7 @@ pub(super) fn dial(path: &Path, spawn: bool, cancelled: &dyn Fn() -> bool) -> Re
             if let Some(sock) = try_connect(path)? {
                 return Ok(sock);
             }
-            match start(path, lock, cancelled) {
+            match start(path, lock, program, cancelled) {
                 // Killed from outside while it started, which says nothing of the next one.
                 Err(DialError::Died { status, .. })
                     if status.signal() == Some(libc::SIGKILL) && killed < MAX_KILLED_STARTS =>
@@ -257,9 +262,14 @@ impl Drop for Elected {
 }
 
 /// Starts the daemon and waits until it listens.
-fn start(path: &Path, lock: Elected, cancelled: &dyn Fn() -> bool) -> Result<OwnedFd, DialError> {
+fn start(
+    path: &Path,
+    lock: Elected,
+    program: Option<&Path>,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<OwnedFd, DialError> {
     crate::crash::point("elected");
-    let program = find_program();
+    let program = find_program(program);
     let cloned = |source| DialError::System { doing: "hand the lock to the daemon", source };
     let (mut child, log) = spawn_daemon(&program, path, lock.lock.try_clone().map_err(cloned)?)?;
     tracing::info!("started {} (process {}) for {}", program.display(), child.id(), path.display());
@@ -318,11 +328,14 @@ fn reap(mut child: Child, log: File, program: PathBuf) {
     }
 }
 
-/// `HELIX_SHMD`, or beside this program, or beside the folder of a test program, or in PATH.
-fn find_program() -> PathBuf {
+/// `HELIX_SHMD`, or what the options name, or beside this program, or beside the folder of a test program, or in PATH.
+fn find_program(named: Option<&Path>) -> PathBuf {
     const NAME: &str = "helix-shmd";
     if let Some(named) = std::env::var_os("HELIX_SHMD").filter(|p| !p.is_empty()) {
         return std::path::absolute(&named).unwrap_or_else(|_| named.into());
+    }
+    if let Some(named) = named {
+        return std::path::absolute(named).unwrap_or_else(|_| named.into());
     }
     let beside = std::env::current_exe().ok();
     let folders = beside.iter().flat_map(|exe| exe.ancestors().skip(1).take(2));

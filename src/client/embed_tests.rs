@@ -64,9 +64,9 @@ fn without_a_daemon_and_leave_to_start_one_the_wait_ends() {
     let root = tempfile::tempdir().unwrap();
     let cancelled = std::sync::atomic::AtomicU32::new(0);
     let soon = || cancelled.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 2;
-    assert!(matches!(dial(&root.path().join("x.sock"), false, &soon), Err(DialError::Cancelled)));
+    assert!(matches!(dial(&root.path().join("x.sock"), false, None, &soon), Err(DialError::Cancelled)));
     let long = root.path().join("x".repeat(200));
-    assert!(matches!(dial(&long, false, &|| false), Err(DialError::Path { .. })));
+    assert!(matches!(dial(&long, false, None, &|| false), Err(DialError::Path { .. })));
 }
 
 #[test]

@@ -128,6 +128,9 @@ pub enum LoaderError {
         /// This process.
         child: u32,
     },
+    /// Whoever waited was asked to stop. Nothing is lost: the batch comes with the next call.
+    #[error("the wait for a batch was interrupted; it comes when it is asked for again")]
+    Interrupted,
     /// The system refused.
     #[error("cannot {doing}: {reason}")]
     System {

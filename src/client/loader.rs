@@ -1,9 +1,14 @@
 //! The loader: what a trainer holds and iterates over.
 
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::Serialize;
 
 use super::batch::Batch;
@@ -17,7 +22,8 @@ use super::store::Store;
 use crate::crash;
 use crate::device::Device;
 use crate::manifest::Manifest;
-use crate::proto::session::BadSample;
+use crate::proto::order::Order;
+use crate::proto::session::{BadSample, Given};
 use crate::ring::bell::eventfd;
 
 /// A wait that deserves a word: long before a collective operation of the trainer times out elsewhere.
@@ -144,9 +150,35 @@ impl Loader {
 
     /// Begins an iteration at a step of an epoch; what is under way is dropped.
     pub fn start(&mut self, epoch: u32, step: u32) -> Result<&mut Self, LoaderError> {
+        self.begin(State { epoch, step }, None)
+    }
+
+    /// As [`start`](Self::start), with the epoch's micro-batches as a sampler of the user's own has made them. With
+    /// another order the epoch must be another one, since the daemon keeps the first that it was given.
+    pub fn start_ordered(&mut self, epoch: u32, step: u32, order: &Order) -> Result<&mut Self, LoaderError> {
+        let mut bytes = Vec::new();
+        order.write(&mut bytes).map_err(|e| system("pass on the sampler's order", &e))?;
+        let file = memory("helix-order", &bytes).map_err(|e| system("pass on the sampler's order", &e))?;
+        self.begin(State { epoch, step }, Some((Given::Order, file)))
+    }
+
+    /// As [`start`](Self::start), where workers run a program of the user's own ([`Options::program`] of the run): it
+    /// is given `brief` with the epoch, which has so many steps.
+    pub fn start_briefed(
+        &mut self,
+        epoch: u32,
+        step: u32,
+        steps: u32,
+        brief: &[u8],
+    ) -> Result<&mut Self, LoaderError> {
+        let file = memory("helix-brief", brief).map_err(|e| system("pass on what the workers need", &e))?;
+        self.begin(State { epoch, step }, Some((Given::Brief { steps }, file)))
+    }
+
+    fn begin(&mut self, at: State, given: Option<(Given, OwnedFd)>) -> Result<&mut Self, LoaderError> {
         self.must_be_owner()?;
-        self.shared.start(State { epoch, step })?;
-        (self.state, self.running, self.failed) = (State { epoch, step }, true, false);
+        self.shared.start(at, given)?;
+        (self.state, self.running, self.failed) = (at, true, false);
         Ok(self)
     }
 
@@ -168,6 +200,34 @@ impl Loader {
         }
         let core = self.shared.lock();
         self.failed || !core.queue.is_empty() || core.error.is_some() || (self.running && core.over)
+    }
+
+    /// As `next()`, and asks `stop` about every `every` while it waits; when that says true,
+    /// [`LoaderError::Interrupted`] comes back and nothing is lost. For callers that must not be deaf while they
+    /// wait, such as an interpreter with signals to handle. No lock is held while `stop` is asked.
+    pub fn next_unless(
+        &mut self,
+        every: Duration,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Option<Result<Batch, LoaderError>> {
+        if std::mem::take(&mut self.failed) {
+            return None;
+        }
+        let item = self.deliver(every, stop).transpose();
+        self.failed = matches!(&item, Some(Err(error)) if *error != LoaderError::Interrupted);
+        item
+    }
+
+    /// The largest batches that the slab holds at once. Who keeps more of them than this waits for ever.
+    pub fn depth(&self) -> u32 {
+        self.shared.setup.store.depth
+    }
+
+    /// Where the slab lies in this process, and its length in bytes: for whoever registers it with a driver of his own.
+    /// It stays there as long as the loader or any of its batches does.
+    pub fn slab(&self) -> (usize, usize) {
+        let slab = &self.shared.setup.store.slab;
+        (slab.as_ptr() as usize, slab.len())
     }
 
     /// Steps in an epoch; the same on every rank.
@@ -219,7 +279,7 @@ impl Loader {
         if owner == child { Ok(()) } else { Err(LoaderError::Forked { owner, child }) }
     }
 
-    fn deliver(&mut self) -> Result<Option<Batch>, LoaderError> {
+    fn deliver(&mut self, every: Duration, stop: &mut dyn FnMut() -> bool) -> Result<Option<Batch>, LoaderError> {
         self.must_be_owner()?;
         let called = Instant::now();
         if let Some(Last { grant, wait_ns, delivered }) = self.last.take() {
@@ -230,7 +290,7 @@ impl Loader {
             let State { epoch, step } = self.state;
             self.start(epoch, step)?;
         }
-        let Some(mut batch) = self.take(called)? else {
+        let Some(mut batch) = self.take(called, every, stop)? else {
             (self.running, self.state) = (false, State { epoch: self.state.epoch.saturating_add(1), step: 0 });
             return Ok(None);
         };
@@ -249,7 +309,12 @@ impl Loader {
     }
 
     /// Waits for the next batch, or for the end of the epoch.
-    fn take(&mut self, called: Instant) -> Result<Option<Batch>, LoaderError> {
+    fn take(
+        &mut self,
+        called: Instant,
+        every: Duration,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Batch>, LoaderError> {
         let Setup { options, manifest, .. } = &self.shared.setup;
         let State { epoch, step } = self.state;
         let mut said = false;
@@ -277,10 +342,32 @@ impl Loader {
             }
             let until_limit = options.timeout.map_or(STALL, |limit| limit.saturating_sub(waited));
             let until_stall = if said { STALL } else { STALL.saturating_sub(waited) };
-            let woken = self.shared.ready.wait_timeout(core, until_limit.min(until_stall));
+            let slept = Instant::now();
+            let woken = self.shared.ready.wait_timeout(core, until_limit.min(until_stall).min(every));
             core = woken.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            if slept.elapsed() >= every {
+                drop(core);
+                if stop() {
+                    return Err(LoaderError::Interrupted);
+                }
+                core = self.shared.lock();
+            }
         }
     }
+}
+
+fn system(doing: &'static str, reason: &dyn std::fmt::Display) -> LoaderError {
+    LoaderError::System { doing, reason: reason.to_string() }
+}
+
+/// A memory file with these bytes, that nobody changes any more.
+fn memory(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+    let mut file = File::from(fd);
+    file.write_all(bytes)?;
+    let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(file.into())
 }
 
 fn nanos(duration: Duration) -> u64 {
@@ -291,12 +378,7 @@ impl Iterator for Loader {
     type Item = Result<Batch, LoaderError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if std::mem::take(&mut self.failed) {
-            return None;
-        }
-        let item = self.deliver().transpose();
-        self.failed = matches!(item, Some(Err(_)));
-        item
+        self.next_unless(STALL, &mut || false)
     }
 }
 

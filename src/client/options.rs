@@ -38,6 +38,7 @@ pub struct Options {
     pub(super) loader: String,
     pub(super) socket: Option<PathBuf>,
     pub(super) spawn: bool,
+    pub(super) daemon: Option<PathBuf>,
     pub(super) state: State,
     pub(super) node: Option<u32>,
     pub(super) timeout: Option<Duration>,
@@ -74,6 +75,7 @@ impl Default for Options {
             loader: "train".into(),
             socket: None,
             spawn: true,
+            daemon: None,
             state: State::default(),
             node: None,
             timeout: None,
@@ -180,6 +182,8 @@ impl Options {
         split_ms: u32 => run.split_ms = split_ms;
         /// Whether a sample whose worker is stuck is given to a second one while its rank waits; yes by default.
         hedge: bool => run.hedge = hedge;
+        /// Whether the number of workers used is found out by trying, with `workers` as the most; no by default.
+        scale: bool => run.scale = scale;
         /// Bytes of this rank's slab: the budget of all that it holds or has under way. By default room for eight
         /// of the largest batches, or for as many as fit into memory.
         slab_bytes: u64 => slab_bytes = Some(slab_bytes);
@@ -193,6 +197,11 @@ impl Options {
         socket: impl Into<PathBuf> => socket = Some(socket.into());
         /// Whether a daemon may be started when none listens; yes by default.
         spawn: bool => spawn = spawn;
+        /// The helix-shmd to start, unless HELIX_SHMD names another; by default it is looked for beside this program and
+        /// in PATH.
+        daemon: impl Into<PathBuf> => daemon = Some(daemon.into());
+        /// A program of the user's own and its arguments, which workers run in place of the built-in decoder.
+        program: Vec<String> => run.program = program;
         /// Where the first iteration begins; see [`Loader::state`](super::Loader::state).
         state: State => state = state;
         /// The epoch in which the first iteration begins, at its first step.

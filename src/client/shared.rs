@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::socket::{Shutdown, shutdown};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::batch::Batch;
 use super::error::LoaderError;
@@ -17,7 +17,7 @@ use super::session::Socket;
 use super::store::Store;
 use super::table::{Rules, Table};
 use crate::manifest::Manifest;
-use crate::proto::session::{BadSample, FromRank};
+use crate::proto::session::{BadSample, FromRank, Given};
 use crate::ring::bell::EventFd;
 
 /// Bad samples that are kept with their reasons; all are counted.
@@ -77,6 +77,8 @@ pub(super) struct Core {
     pub(super) serial: u64,
     /// The next batch to be queued, while an iteration is under way.
     pub(super) wanted: Option<State>,
+    /// What decides the iteration's epoch in place of the stream's own order.
+    pub(super) given: Option<(Given, OwnedFd)>,
     /// The iteration has no more batches than those queued.
     pub(super) over: bool,
     pub(super) error: Option<LoaderError>,
@@ -125,7 +127,7 @@ impl Shared {
     }
 
     /// Begins an iteration for the user.
-    pub(super) fn start(&self, at: State) -> Result<(), LoaderError> {
+    pub(super) fn start(&self, at: State, given: Option<(Given, OwnedFd)>) -> Result<(), LoaderError> {
         let mut core = self.lock();
         if let Some(error) = &core.error {
             return Err(error.clone());
@@ -133,6 +135,7 @@ impl Shared {
         core.serial += 1;
         core.queue.clear();
         core.wanted = Some(at);
+        core.given = given;
         core.over = false;
         core.send_start();
         Ok(())
@@ -147,7 +150,9 @@ impl Core {
         let iter = link.iter;
         link.table.start(iter, epoch, step);
         crate::crash::point("start.unsaid");
-        if let Err(e) = link.socket.send(&FromRank::Start { iter, epoch, step }, &[]) {
+        let given = self.given.as_ref().map(|(given, _)| *given);
+        let fds: Vec<_> = self.given.iter().map(|(_, fd)| fd.as_fd()).collect();
+        if let Err(e) = link.socket.send(&FromRank::Start { iter, epoch, step, given }, &fds) {
             tracing::debug!("the daemon does not take `start`: {e}");
             // Then the collector sees the end of file and finds another daemon.
             let _ = shutdown(link.socket.fd().as_raw_fd(), Shutdown::Both);

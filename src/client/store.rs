@@ -27,25 +27,29 @@ pub(crate) struct Store {
     pub(crate) slab: Arc<Slab>,
     /// The NUMA node that its memory was asked from: the user's, else that of the rank's cores if they have one.
     pub(super) node: Option<u32>,
+    /// The largest batches that fit into it at once.
+    pub(super) depth: u32,
 }
 
 impl Store {
     /// Makes the slab, touches all of it, and registers it.
     pub(super) fn create(options: &Options, manifest: &Manifest) -> Result<Self, ConnectError> {
         let node = options.node.or_else(topology::home_node);
-        let slab = Arc::new(slab(options, node, manifest)?);
+        let batch = largest_batch(options, manifest);
+        let slab = Arc::new(slab(options, node, batch)?);
+        let depth = (slab.len() as u64 / batch.max(1)).min(u32::MAX.into()) as u32;
         let registration = options.device.register(Arc::clone(&slab) as _)?;
-        Ok(Store { _registration: Some(registration), slab, node })
+        Ok(Store { _registration: Some(registration), slab, node, depth })
     }
 
     /// A slab that no device knows.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn bare(slab: Slab) -> Self {
-        Store { _registration: None, slab: Arc::new(slab), node: None }
+        Store { _registration: None, slab: Arc::new(slab), node: None, depth: 0 }
     }
 }
 
-fn slab(options: &Options, node: Option<u32>, manifest: &Manifest) -> Result<Slab, ConnectError> {
+fn slab(options: &Options, node: Option<u32>, batch: u64) -> Result<Slab, ConnectError> {
     let name = format!("helix-slab-{}-{}", options.loader, options.rank);
     let how = SlabOptions { prefault: true, huge: true, node };
     let create = |bytes: u64| {
@@ -55,7 +59,6 @@ fn slab(options: &Options, node: Option<u32>, manifest: &Manifest) -> Result<Sla
     if let Some(bytes) = options.slab_bytes {
         return Ok(create(bytes)?);
     }
-    let batch = largest_batch(options, manifest);
     let wanted = if options.run.max_batches > 0 { u64::from(options.run.max_batches) } else { DEPTH };
     let mut depth = wanted.max(LEAST_DEPTH);
     loop {

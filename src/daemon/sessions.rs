@@ -72,6 +72,8 @@ pub struct Session {
     pub iter: u32,
     /// See [`Session::iter`].
     pub pending_start: Option<(u32, u32, u32)>,
+    /// What the rank gave for the latest epochs, for workers of the user's own program.
+    pub briefs: VecDeque<(u32, OwnedFd)>,
     /// Workers that may have its slab mapped.
     pub mapped_by: BTreeSet<u16>,
     /// Those of them that were asked to let go: once each, so that each answers once.
@@ -134,6 +136,7 @@ impl Session {
             grants: HashMap::new(),
             iter: 0,
             pending_start: None,
+            briefs: VecDeque::new(),
             mapped_by: BTreeSet::new(),
             detaching: BTreeSet::new(),
             stats: SessionStats::default(),

@@ -33,6 +33,8 @@ pub struct Shared<'a> {
     pub hints: &'a Arc<Segment>,
     /// Write end of the lifeline pipe: as long as it is open somewhere, a writer may live.
     pub lifeline: &'a OwnedFd,
+    /// A program of the user's own and its arguments; empty = the built-in worker.
+    pub program: &'a [String],
 }
 
 /// A worker process and what the daemon knows of it.
@@ -75,9 +77,20 @@ impl Worker {
         let bell = eventfd()?;
         let ringer = Ringer::new(shared.hints.clone(), bell_of(slot), bell.clone()).map_err(io::Error::other)?;
         let token = token()?;
-        let child = Command::new("/proc/self/exe")
+        let mut command = match shared.program {
+            [program, arguments @ ..] => {
+                let mut command = Command::new(program);
+                command.args(arguments);
+                command
+            }
             // A job's name may begin with a dash.
-            .args(["worker", "--"])
+            [] => {
+                let mut command = Command::new("/proc/self/exe");
+                command.args(["worker", "--"]);
+                command
+            }
+        };
+        let child = command
             .args([shared.socket.as_os_str(), shared.job.as_ref(), slot.to_string().as_ref()])
             .env("HELIX_SHM_TOKEN", &token)
             // The lifeline reaches the worker as its standard input: inherited across exec without further ado.

@@ -19,7 +19,7 @@ use super::scale::Scaler;
 use super::{Decoder, Input, Outcome, Request, SampleError, SampleKey, Stage, sampling};
 use crate::ffmpeg::log;
 use crate::manifest::descriptor::Descriptor;
-use crate::proto::transform::{Crop, Facts, Transform};
+use crate::proto::transform::{Crop, Facts, Layout, Transform};
 
 /// Errors of a decoder in a row, without a frame between them, after which it is given up when its end is asked for.
 const PATIENCE: u32 = 64;
@@ -56,6 +56,12 @@ impl Decoder for VideoDecoder {
         log::begin(Stage::Open.name());
         let Request { descriptor, transform, key, span } = request;
         transform.check().map_err(|e| SampleError::new(Stage::Transform, e.to_string()))?;
+        if transform.layout == Layout::Pages {
+            return Err(SampleError::new(
+                Stage::Transform,
+                "pages are made by a program of the user's own, not decoded",
+            ));
+        }
         let facts = descriptor.facts();
         let shape = transform.shape(&facts);
         let (_, bytes) = transform.place(&facts, *span).ok_or_else(|| {

@@ -250,6 +250,13 @@ pub struct RunOptions {
     /// Whether a sample whose worker is stuck is given to a second one while its rank waits.
     #[serde(default = "yes")]
     pub hedge: bool,
+    /// A program of the user's own and its arguments, to be run as worker in place of the built-in decoder; empty =
+    /// none. It gets the socket, the job's name and its slot as further arguments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub program: Vec<String>,
+    /// Whether no more workers are used than give most, which is found out by trying; otherwise all of them are.
+    #[serde(default)]
+    pub scale: bool,
 }
 
 const fn yes() -> bool {
@@ -263,7 +270,16 @@ const fn split_ms() -> u32 {
 
 impl Default for RunOptions {
     fn default() -> Self {
-        RunOptions { policy: Policy::Helix, workers: 0, max_batches: 0, pin: true, split_ms: split_ms(), hedge: true }
+        RunOptions {
+            policy: Policy::Helix,
+            workers: 0,
+            max_batches: 0,
+            pin: true,
+            split_ms: split_ms(),
+            hedge: true,
+            program: Vec::new(),
+            scale: false,
+        }
     }
 }
 

@@ -25,7 +25,7 @@ pub const MAX_SESSIONS: u16 = 704;
 pub enum FromRank {
     /// First packet. Descriptors: the slab (sealed memfd), the manifest (read-only).
     Join(Box<Join>),
-    /// Begin an iteration; whatever is under way for an earlier one is dropped.
+    /// Begin an iteration; whatever is under way for an earlier one is dropped. One descriptor if `given` is there.
     Start {
         /// Counts this session's iterations, from 1.
         iter: u32,
@@ -33,9 +33,26 @@ pub enum FromRank {
         epoch: u32,
         /// First step to deliver.
         step: u32,
+        /// What the descriptor holds that decides this epoch's samples in place of the stream's own order.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        given: Option<Given>,
     },
     /// The session ends in good order. The daemon answers [`ToRank::Bye`] once no worker can touch the slab any more.
     Leave,
+}
+
+/// What a rank gives along with [`FromRank::Start`]. Ranks of one loader give the same for an epoch, and for another
+/// content they take another epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Given {
+    /// An [`Order`](super::order::Order): a sampler of the user's own decides which samples meet.
+    Order,
+    /// What workers of the user's own program need to make the epoch's batches: they get the descriptor as it is.
+    Brief {
+        /// Steps of the epoch.
+        steps: u32,
+    },
 }
 
 /// What a tool says to the daemon.
@@ -224,6 +241,13 @@ pub enum ToWorker {
         manifest: String,
         /// What decides the stream.
         stream: Box<StreamOptions>,
+    },
+    /// What the program of the user's own needs for an epoch of a session. Descriptor: what the rank gave.
+    Brief {
+        /// The session.
+        session: u16,
+        /// The epoch.
+        epoch: u32,
     },
     /// No more tickets of this session come; unmap its slab and say [`FromWorker::Detached`].
     Detach {

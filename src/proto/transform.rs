@@ -124,7 +124,12 @@ pub enum Layout {
     Tchw,
     /// Time, height, width, channel.
     Thwc,
+    /// Bytes of a meaning that the workers of the user's own program give them: `frames` pages of 256 × 256.
+    Pages,
 }
+
+/// Side of a page of [`Layout::Pages`].
+pub const PAGE_SIDE: u16 = 256;
 
 /// Type of a number in the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -247,6 +252,9 @@ impl Transform {
                 return bad("transform.crop", format!("{width}x{height}"), "no larger than the resized frame");
             }
         }
+        if self.layout == Layout::Pages && (self.dtype != Dtype::U8 || !self.is_uniform()) {
+            return bad("transform.layout", "pages".into(), "bytes, all samples of one size, with this layout");
+        }
         if !(0.0..=1.0).contains(&self.flip) {
             return bad("transform.flip", self.flip.to_string(), "a probability from 0 to 1");
         }
@@ -281,6 +289,7 @@ impl Transform {
         match self.layout {
             Layout::Tchw => [self.frames, 3, h, w],
             Layout::Thwc => [self.frames, h, w, 3],
+            Layout::Pages => [self.frames, PAGE_SIDE, PAGE_SIDE, 1],
         }
     }
 
@@ -298,6 +307,7 @@ impl Transform {
     pub const fn has_parts(&self) -> bool {
         match self.layout {
             Layout::Tchw | Layout::Thwc => true,
+            Layout::Pages => false,
         }
     }
 

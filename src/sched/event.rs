@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::cost::{self, Work};
 use crate::proto::options::{RunOptions, StreamOptions};
+use crate::proto::order::Order;
 use crate::proto::transform::{Facts, Span};
 
 /// Nanoseconds of the driver's monotonic clock.
@@ -111,6 +112,15 @@ pub enum Event {
     StreamClosed {
         /// The stream.
         stream: StreamId,
+    },
+    /// A sampler of the user's own has decided on an epoch; said before any rank begins it, and by each again.
+    Ordered {
+        /// The stream.
+        stream: StreamId,
+        /// The epoch.
+        epoch: u32,
+        /// Its micro-batches, over the samples that can be delivered.
+        order: Arc<Order>,
     },
     /// A rank begins an iteration at a step; its queued tickets of earlier ones vanish.
     RankStarted {

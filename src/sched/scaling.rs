@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use super::online::fit::solve;
+
 /// Steps that a number of workers is looked at for, at least.
 const DWELL: u32 = 20;
 /// Steps after a change that are of what was before it.
@@ -147,8 +149,8 @@ impl Scaling {
             // What does for all ranks at a quarter needs no look at more.
             Phase::Probe(_) if enough => self.go(self.workers, Phase::Hold),
             Phase::Probe(n @ 1..=3) => self.go(self.quarters(n + 1), Phase::Probe(n + 1)),
-            Phase::Probe(_) => self.to_the_peak(1),
-            Phase::Refine(n) => self.to_the_peak(n + 1),
+            Phase::Probe(_) => self.seek_the_peak(1),
+            Phase::Refine(n) => self.seek_the_peak(n + 1),
             Phase::Hold => self.venture(waiting),
             Phase::Climb { from } => {
                 let before = self.rates.get(&from).and_then(Mean::value).unwrap_or(0.0);
@@ -191,7 +193,7 @@ impl Scaling {
         self.go(if well { self.workers } else { from }, Phase::Hold);
     }
 
-    fn to_the_peak(&mut self, nth: u32) {
+    fn seek_the_peak(&mut self, nth: u32) {
         self.law = self.fitted();
         let peak = self.law.map(|[a, b, c]| if c > 0.0 { ((a - b) / c).max(0.0).sqrt() } else { f64::INFINITY });
         self.peak = peak.map_or_else(|| self.best(), |peak| peak.round().clamp(1.0, self.most.into()) as u32);
@@ -242,27 +244,6 @@ impl Scaling {
 fn predicted([a, b, c]: [f64; 3], workers: u32) -> f64 {
     let n = f64::from(workers);
     n / (a + b * (n - 1.0) + c * n * (n - 1.0)).max(1e-300)
-}
-
-/// Solves a symmetric system by elimination; `None` when it has no single solution.
-fn solve(mut a: [[f64; 3]; 3], mut b: [f64; 3]) -> Option<[f64; 3]> {
-    for i in 0..3 {
-        let pivot = (i..3).max_by(|&p, &q| a[p][i].abs().total_cmp(&a[q][i].abs()))?;
-        a.swap(i, pivot);
-        b.swap(i, pivot);
-        for row in i + 1..3 {
-            let factor = a[row][i] / a[i][i];
-            for column in i..3 {
-                a[row][column] -= factor * a[i][column];
-            }
-            b[row] -= factor * b[i];
-        }
-    }
-    for i in (0..3).rev() {
-        let known: f64 = (i + 1..3).map(|j| a[i][j] * b[j]).sum();
-        b[i] = (b[i] - known) / a[i][i];
-    }
-    b.iter().all(|v| v.is_finite()).then_some(b)
 }
 
 #[cfg(test)]
@@ -325,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn when_ranks_starve_it_returns_to_the_peak_at_once() {
+    fn when_ranks_starve_it_returns_seek_the_peak_at_once() {
         let mut scaling = Scaling::new(16);
         for step in 0..2000 {
             let wanted = if step < 1500 { 3.0 } else { 40.0 };

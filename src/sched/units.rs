@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::event::Catalog;
 use super::order::{self, Permutation};
 use crate::proto::options::StreamOptions;
+use crate::proto::order::Order as Given;
 
 /// One epoch's micro-batches. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -47,6 +48,12 @@ impl Units {
             order::shuffle(&mut full, options.seed, epoch, b"units", 0);
         }
         Units { order, grouping: Grouping::Shaped(full.into()) }
+    }
+
+    /// The micro-batches that a sampler of the user's own has made.
+    pub fn given(given: &Given) -> Units {
+        let units = given.batches().map(Box::from).collect();
+        Units { order: Permutation::identity(0), grouping: Grouping::Shaped(units) }
     }
 
     /// Steps of the epoch.

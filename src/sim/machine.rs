@@ -81,6 +81,8 @@ pub struct Setup {
     pub depth: u32,
     /// Milliseconds of decoding from which on this scheduler may cut a clip; 0 = never.
     pub split_ms: u32,
+    /// Whether this scheduler finds out by itself how many of the cores to use.
+    pub scale: bool,
     /// How those at work slow each other.
     pub contention: Option<Contention>,
     /// What a sample goes through that is decoded on another server than its rank's; nothing on one box.
@@ -104,6 +106,7 @@ impl Setup {
             servers: 4,
             depth,
             split_ms: RunOptions::default().split_ms,
+            scale: false,
             contention: None,
             link: None,
             deadlines: true,
@@ -260,8 +263,8 @@ impl<'a> Machine<'a> {
                 (policy, cores, StreamOptions { balance, regroup, ..base })
             }
         };
-        let (max_batches, split_ms) = (self.setup.depth, self.setup.split_ms);
-        let run = RunOptions { policy, max_batches, split_ms, ..RunOptions::default() };
+        let Setup { depth: max_batches, split_ms, scale, .. } = self.setup;
+        let run = RunOptions { policy, max_batches, split_ms, scale, ..RunOptions::default() };
         let catalog = self.job.trace.clone();
         self.tell(Event::StreamOpened { stream: STREAM, options: Arc::new(options), run, catalog });
         let workers = workers.min(cores);

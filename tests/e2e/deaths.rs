@@ -142,6 +142,7 @@ fn a_worker_that_is_stopped_does_not_stall_the_stream() {
         let undisturbed = run(&paced(&daemon.socket, |s| (s.paced, s.spread, s.split_ms) = (false, true, 0)));
         let change = |s: &mut Spec| {
             (s.spread, s.split_ms, s.workers, s.max_batches, s.slab_bytes) = (true, split_ms, 3, 2, slab);
+            s.hedge = true;
         };
         let mut ranks: Vec<_> = paced(&daemon.socket, change).iter().map(Rank::start).collect();
         let (mut stopped, mut hedged) = (Vec::new(), 0);

@@ -85,6 +85,7 @@ pub fn spec(socket: &Path, rank: u32, world: u32) -> Spec {
         ragged: false,
         split_ms: 2000,
         spread: false,
+        hedge: false,
         max_batches: 0,
         slab_bytes: Some(4 << 20),
         paced: false,

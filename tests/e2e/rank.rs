@@ -33,6 +33,8 @@ pub struct Spec {
     /// From how many milliseconds on clips may be cut; and whether frames are spread over the clip, so that they can be.
     pub split_ms: u32,
     pub spread: bool,
+    /// Whether what is stuck is made twice: then bytes may be copied.
+    pub hedge: bool,
     pub max_batches: u32,
     pub slab_bytes: Option<u64>,
     /// Whether to wait for a line on standard input before each step.
@@ -74,6 +76,7 @@ impl Spec {
             .policy(self.policy)
             .max_batches(self.max_batches)
             .split_ms(self.split_ms)
+            .hedge(self.hedge)
             .transform(self.transform())
             .socket(&self.socket)
             .state(State { epoch: self.epoch, step: self.step });

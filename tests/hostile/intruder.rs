@@ -138,7 +138,7 @@ impl Intruder {
 
     /// Has work done: otherwise the workers would have nothing to be disturbed in.
     pub fn start(&self, iter: u32) -> bool {
-        say(self.sock.as_fd(), &FromRank::Start { iter, epoch: 0, step: 0 }, &[]).is_ok()
+        say(self.sock.as_fd(), &FromRank::Start { iter, epoch: 0, step: 0, given: None }, &[]).is_ok()
     }
 
     /// The next grant that the daemon announces, if one does within a second.

@@ -319,7 +319,7 @@ impl Peer {
     /// The next Start: (iter, epoch, step).
     pub fn started(&self) -> (u32, u32, u32) {
         match self.guest.recv() {
-            (FromRank::Start { iter, epoch, step }, _) => (iter, epoch, step),
+            (FromRank::Start { iter, epoch, step, .. }, _) => (iter, epoch, step),
             (other, _) => panic!("{other:?}"),
         }
     }

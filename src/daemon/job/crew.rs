@@ -73,7 +73,13 @@ impl Job {
         let generation = self.next_generation;
         self.next_generation += 1;
         let core = self.pin.then(|| self.cores.core_of(slot));
-        let shared = Shared { job: &self.name, socket: &self.socket, hints: &self.hints, lifeline: &self.lifeline.1 };
+        let shared = Shared {
+            job: &self.name,
+            socket: &self.socket,
+            hints: &self.hints,
+            lifeline: &self.lifeline.1,
+            program: &self.program,
+        };
         let started = Worker::start(&shared, slot, generation, core).and_then(|worker| {
             poller.add(worker.pidfd.as_fd(), Source::WorkerDeath(self.id, slot, generation))?;
             Ok(worker)
@@ -161,6 +167,10 @@ impl Job {
         };
         let sent = segment_fd(s.inbox()).map_err(Gone::from).and_then(|inbox| {
             conn.send(&packet, &[s.slab.as_fd(), inbox, s.bell().fd(), stream.manifest_fd.as_fd()])
+        });
+        let sent = sent.and_then(|()| {
+            let mut briefs = s.briefs.iter();
+            briefs.try_for_each(|(epoch, fd)| conn.send(&ToWorker::Brief { session, epoch: *epoch }, &[fd.as_fd()]))
         });
         match sent {
             Ok(()) => {

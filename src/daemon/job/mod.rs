@@ -46,6 +46,8 @@ struct Stream {
     members: BTreeMap<u32, u16>,
     /// Whether all have, and the scheduler serves it.
     opened: bool,
+    /// Orders that ranks gave before.
+    ordered: Vec<Event>,
     /// Whether it has ended with an error, or a rank has left: nobody may join any more.
     closed: bool,
 }
@@ -120,6 +122,8 @@ pub struct Job {
     lifeline: (OwnedFd, OwnedFd),
     workers: Vec<Option<Worker>>,
     pin: bool,
+    /// What its workers run: see [`RunOptions::program`].
+    program: Vec<String>,
     failed_starts: u32,
     next_generation: u32,
     /// Workers to be started again, and when: a crash at start must not become a busy loop.
@@ -186,6 +190,7 @@ impl Job {
             lifeline: (read, write),
             workers: Vec::new(),
             pin: true,
+            program: Vec::new(),
             failed_starts: 0,
             next_generation: 1,
             revive: Vec::new(),
@@ -324,6 +329,7 @@ impl Job {
         serde_json::json!({
             "job": self.name, "uid": self.uid, "sessions": sessions, "workers": workers, "stats": self.stats,
             "tickets_in_flight": self.flights.len(), "reissue_us": self.reissue, "prediction_errors": self.sched.errors(),
+            "workers_used": self.sched.workers_used(),
         })
     }
 }

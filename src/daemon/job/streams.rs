@@ -1,6 +1,8 @@
 //! Ranks and their loaders: joining, starting an iteration, leaving, dying.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Seek;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +19,8 @@ use crate::daemon::sessions::{
 use crate::manifest::Manifest;
 use crate::proto;
 use crate::proto::options::StreamOptions;
-use crate::proto::session::{FromRank, Join, Opened, ToRank};
+use crate::proto::order::{BadOrder, Order};
+use crate::proto::session::{FromRank, Given, Join, Opened, ToRank, ToWorker};
 use crate::sched::event::{Catalog, Event, Place, StreamId};
 
 /// How long ranks that come back after a daemon's death wait for those that do not.
@@ -46,6 +49,11 @@ impl From<std::io::Error> for Refusal {
         Refusal(format!("the daemon could not set up the session: {e}"))
     }
 }
+
+/// Epochs of a rank whose briefs are kept for workers that come later.
+const BRIEFS: usize = 2;
+/// Most steps of an epoch that a brief decides.
+const MAX_BRIEFED: u32 = 1 << 24;
 
 /// Packets of one peer that are taken in before others have their turn.
 pub(super) const PACKETS: usize = 64;
@@ -93,6 +101,22 @@ impl Job {
             return Err(Refusal(format!(
                 "{} workers asked for, {MAX_WORKERS} are the most: lower `workers`",
                 join.run.workers
+            )));
+        }
+        if let Some(other) = self.streams.values().find(|s| !s.closed && s.run.program != join.run.program) {
+            return Err(Refusal(format!(
+                "workers of job `{}` run {}, and loader `{}` wants {}: give it a job of its own",
+                self.name,
+                shown(&other.run.program),
+                join.loader,
+                shown(&join.run.program)
+            )));
+        }
+        if self.workers.iter().any(Option::is_some) && self.program != join.run.program {
+            let ours = shown(&self.program);
+            return Err(Refusal(format!(
+                "workers of job `{}` still run {ours}: give this loader a job of its own",
+                self.name
             )));
         }
         check_slab(&slab, join.slab_bytes).map_err(Refusal)?;
@@ -161,6 +185,7 @@ impl Job {
                 members: BTreeMap::new(),
                 rejoined: None,
                 opened: false,
+                ordered: Vec::new(),
                 closed: false,
             },
         );
@@ -268,11 +293,14 @@ impl Job {
             run: stream.run.clone(),
             catalog: stream.manifest.clone(),
         });
+        let ordered = std::mem::take(&mut stream.ordered);
+        self.events.extend(ordered);
         // Only now is it known on which cores the ranks run: workers started before would crowd the first rank's.
         let workers = match run.workers {
             0 => self.default_workers(run.policy, world),
             n => n,
         };
+        self.program = run.program;
         self.want_workers(workers.clamp(1, MAX_WORKERS.into()) as u16, run.pin);
         for session in members {
             if let Some((iter, epoch, step)) = self.sessions.get_mut(&session).and_then(|s| s.pending_start.take()) {
@@ -320,8 +348,7 @@ impl Job {
             let known = self.sessions.get_mut(&id).filter(|session| session.serial == serial);
             let Some(conn) = known.and_then(|session| session.conn.as_mut()) else { break };
             match conn.flush().and_then(|()| conn.recv::<FromRank>()) {
-                Ok(Some((packet, fds))) if fds.is_empty() => self.rank_packet(id, packet, poller),
-                Ok(Some(_)) => self.refuse_rank(id, "a packet with descriptors that belong to none", poller),
+                Ok(Some((packet, fds))) => self.rank_packet(id, packet, fds, poller),
                 Ok(None) => break,
                 Err(e @ (Gone::Packet(_) | Gone::Io(_))) => self.refuse_rank(id, &e.to_string(), poller),
                 Err(e) => {
@@ -333,15 +360,27 @@ impl Job {
         self.drive();
     }
 
-    fn rank_packet(&mut self, id: u16, packet: FromRank, poller: &mut Poller) {
+    fn rank_packet(&mut self, id: u16, packet: FromRank, fds: Vec<OwnedFd>, poller: &mut Poller) {
         let Some(session) = self.sessions.get(&id) else { return };
+        let wanted = usize::from(matches!(packet, FromRank::Start { given: Some(_), .. }));
+        if fds.len() != wanted {
+            let why = format!("{} descriptors with a packet that has {wanted}", fds.len());
+            self.refuse_rank(id, &why, poller);
+            return;
+        }
         match packet {
-            FromRank::Start { iter, epoch, step } => {
+            FromRank::Start { iter, epoch, step, given } => {
                 if session.phase != Phase::Live {
                     return;
                 }
                 if iter <= session.iter {
                     self.refuse_rank(id, &format!("iteration {iter} after iteration {}", session.iter), poller);
+                    return;
+                }
+                if let Some((given, fd)) = given.zip(fds.into_iter().next())
+                    && let Err(why) = self.take_given(id, epoch, given, fd)
+                {
+                    self.refuse_rank(id, &why.to_string(), poller);
                     return;
                 }
                 // Releases that the rank made before this must be known before its memory is granted anew.
@@ -351,6 +390,49 @@ impl Job {
             FromRank::Leave => self.leave(id),
             FromRank::Join(_) => self.refuse_rank(id, "it joined twice", poller),
         }
+    }
+
+    /// Takes in what a rank gives for an epoch, in place of the stream's own order.
+    fn take_given(&mut self, id: u16, epoch: u32, given: Given, fd: OwnedFd) -> Result<(), BadOrder> {
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        let Some(stream) = self.streams.get_mut(&session.stream.0) else { return Ok(()) };
+        let order = match given {
+            Given::Order => {
+                let mut file = File::from(fd);
+                let bytes = file.metadata()?.len();
+                file.rewind()?;
+                Order::read(&mut file, bytes)?
+            }
+            Given::Brief { steps } => {
+                session.briefs.retain(|(e, _)| *e != epoch);
+                session.briefs.push_back((epoch, fd));
+                if session.briefs.len() > BRIEFS {
+                    session.briefs.pop_front();
+                }
+                let steps = steps.min(MAX_BRIEFED) as usize;
+                Order::new(vec![1; steps], vec![0; steps])?
+            }
+        };
+        order.check(stream.manifest.good(), stream.options.micro_batch)?;
+        let (event, mapped) =
+            (Event::Ordered { stream: session.stream, epoch, order: order.into() }, &session.mapped_by);
+        if matches!(given, Given::Brief { .. })
+            && let Some((_, fd)) = session.briefs.back()
+        {
+            for slot in mapped {
+                let worker = self.workers.get_mut(usize::from(*slot)).and_then(Option::as_mut);
+                let Some(conn) = worker.and_then(|w| w.conn.as_mut()) else { continue };
+                // A worker that takes nothing any more is ended when connections are tended.
+                let _ = conn.send(&ToWorker::Brief { session: id, epoch }, &[fd.as_fd()]);
+            }
+        }
+        // A stream that is not open yet is opened with what came before.
+        if stream.opened {
+            self.events.push_back(event)
+        } else {
+            stream.ordered.push(event)
+        }
+        Ok(())
     }
 
     fn leave(&mut self, id: u16) {
@@ -515,6 +597,11 @@ impl Job {
             self.empty_since = Instant::now();
         }
     }
+}
+
+/// What workers run, in words.
+fn shown(program: &[String]) -> String {
+    if program.is_empty() { "the built-in decoder".into() } else { program.join(" ") }
 }
 
 /// Bytes of the largest batch that the stream can have.

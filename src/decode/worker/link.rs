@@ -25,6 +25,8 @@ use crate::ring::spsc::{Consumer, Producer, ring_bytes};
 
 /// How long a ticket waits for the packet that attaches its session.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+/// Epochs of a session whose briefs are kept: that which ends, and that which begins.
+const KEPT_BRIEFS: usize = 3;
 /// Entries that a hints segment has; its size is checked when it is mapped.
 const HINTS: usize = 1 + MAX_WORKERS as usize + MAX_SESSIONS as usize;
 
@@ -87,6 +89,8 @@ pub(super) struct Daemon {
     done: Producer,
     ringer: Ringer,
     sessions: HashMap<u16, Rc<Attached>>,
+    /// What a rank gave with its latest epochs, by session; only programs of the user's own ask for it.
+    briefs: HashMap<u16, Vec<(u32, OwnedFd)>>,
     buf: Vec<u8>,
     /// Packets that were read while one that attaches was looked for.
     early: std::collections::VecDeque<ToWorker>,
@@ -133,6 +137,7 @@ impl Daemon {
             done,
             ringer,
             sessions: HashMap::new(),
+            briefs: HashMap::new(),
             buf,
             early: Default::default(),
         };
@@ -193,7 +198,38 @@ impl Daemon {
         Ok(())
     }
 
+    /// What the rank gave with an epoch; waits for the packet that brings it.
+    #[allow(dead_code, reason = "for programs of the user's own")]
+    pub(super) fn brief(&mut self, session: u16, epoch: u32) -> Result<Option<OwnedFd>, WorkerError> {
+        let begun = std::time::Instant::now();
+        loop {
+            let kept = self.briefs.get(&session).and_then(|briefs| briefs.iter().find(|(e, _)| *e == epoch));
+            if let Some((_, fd)) = kept {
+                return Ok(Some(fd.try_clone()?));
+            }
+            if begun.elapsed() > PATIENCE {
+                return Ok(None);
+            }
+            let mut kept = std::mem::take(&mut self.early);
+            while let Packet::Some(packet) = self.packet()? {
+                kept.push_back(packet);
+            }
+            self.early = kept;
+            let mut fds = [PollFd::new(self.sock.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut fds, PollTimeout::from(LOOK_AGAIN.as_millis() as u16));
+        }
+    }
+
     fn attach(&mut self, packet: &ToWorker, fds: Vec<OwnedFd>) -> Result<(), WorkerError> {
+        if let ToWorker::Brief { session, epoch } = packet {
+            let briefs = self.briefs.entry(*session).or_default();
+            briefs.retain(|(e, _)| e != epoch);
+            if briefs.len() == KEPT_BRIEFS {
+                briefs.remove(0);
+            }
+            briefs.extend(fds.into_iter().map(|fd| (*epoch, fd)).take(1));
+            return Ok(());
+        }
         let ToWorker::Attach { session, slab_bytes, lanes, lane_capacity, bell, manifest, stream } = packet else {
             return Ok(());
         };
@@ -232,6 +268,7 @@ impl Daemon {
     /// Lets go of a session's slab and lane.
     pub(super) fn detach(&mut self, session: u16) {
         self.sessions.remove(&session);
+        self.briefs.remove(&session);
     }
 
     /// The next ticket, unchecked.

@@ -138,7 +138,7 @@ impl Worker {
                 link::Packet::Some(ToWorker::Welcome { .. }) => {
                     return Err(WorkerError::Protocol("a second welcome".into()));
                 }
-                link::Packet::Some(ToWorker::Attach { .. }) => {}
+                link::Packet::Some(ToWorker::Attach { .. } | ToWorker::Brief { .. }) => {}
             }
         }
     }

@@ -21,9 +21,11 @@ impl Engine {
     /// Asks for the memory of a rank's next batch, or tells that there is none.
     pub(super) fn ask(&mut self, stream: StreamId, rank: u32, out: &mut Vec<Decision>) {
         let Some(s) = self.streams.get_mut(&stream) else { return };
-        let (steps, most) = (s.steps, s.run.max_batches as usize);
+        let most = s.run.max_batches as usize;
+        let Some(epoch) = s.ranks.get(rank as usize).map(|r| r.epoch) else { return };
+        let steps = s.steps(epoch);
         let Some(r) = s.ranks.get_mut(rank as usize).filter(|r| r.active && r.asked.is_none()) else { return };
-        let (iter, epoch, step) = (r.iter, r.epoch, r.next);
+        let (iter, step) = (r.iter, r.next);
         if step >= steps {
             if !std::mem::replace(&mut r.told_end, true) {
                 out.push(Decision::End { stream, rank, iter, step: steps });
@@ -46,7 +48,7 @@ impl Engine {
         let Some(s) = self.streams.get_mut(&stream) else { return };
         let asked = |r: &&mut super::rank::Rank| r.active && r.iter == iter && r.asked == Some(step);
         let Some(r) = s.ranks.get_mut(rank as usize).filter(asked) else { return };
-        let (epoch, cores, pace) = (r.epoch, self.workers.len().max(1), r.model.clone());
+        let (epoch, cores, pace) = (r.epoch, self.workers.usable().max(1), r.model.clone());
         // A step lasts as long as its compute or its decoding, whichever is longer.
         let lasts = |plan: &StepPlan| {
             let work: u64 = plan.ranks.iter().flatten().map(|p| self.decode.expected(&p.work)).sum();

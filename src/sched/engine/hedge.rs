@@ -46,7 +46,7 @@ impl Engine {
                 continue;
             };
             // Whoever is idle is not the one that is stuck.
-            let Some(worker) = self.workers.idle_on(home).or_else(|| self.workers.idlest()) else { return };
+            let Some(worker) = self.workers.idle_on(home).or_else(|| self.workers.spare()) else { return };
             self.stuck.remove(&stuck);
             self.give(now, worker, &at, true, out);
         }

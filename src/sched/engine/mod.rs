@@ -3,7 +3,8 @@
 //! - [`rank`] and [`stream`]: who was granted what, and when each rank will want its next batch;
 //! - [`queue`]: what waits for a worker; [`workers`]: who holds what, and until when;
 //! - [`grant`]: asking for memory, step by step; [`dispatch`]: giving tickets to workers, as late as can be;
-//!   [`split`]: cutting a clip that would take too long into parts; [`hedge`]: a second attempt where one is stuck.
+//!   [`split`]: cutting a clip that would take too long into parts; [`hedge`]: a second attempt where one is stuck;
+//!   [`scale`]: how many workers are used.
 //!
 //! Under the deadline policy a sample goes before another if its rank stands still for it, then if it has to begin
 //! sooner: its step's place on a timeline of the predicted pace, less the time that it will hardly exceed. So the
@@ -16,6 +17,7 @@ mod grant;
 mod hedge;
 mod queue;
 mod rank;
+mod scale;
 mod split;
 mod stream;
 mod workers;
@@ -23,6 +25,7 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 
 use self::rank::{Site, State};
+use self::scale::Scale;
 use self::stream::Stream;
 use self::workers::Workers;
 use super::cost::Work;
@@ -75,6 +78,7 @@ pub struct Engine {
     last_ticket: u64,
     decode: DecodeModel,
     transfer: TransferModel,
+    scale: Scale,
     /// Grants that were not answered yet. While there are any, nothing is assigned: what comes may be more urgent.
     unanswered: u32,
     /// Ranks that may be asked memory for, or whose batches may be given to workers of their own.
@@ -99,6 +103,11 @@ impl Engine {
                 }
             }
             Event::StreamClosed { stream } => self.close(stream),
+            Event::Ordered { stream, epoch, order } => {
+                if let Some(s) = self.streams.get_mut(&stream) {
+                    s.ordered(epoch, &order);
+                }
+            }
             Event::RankStarted { stream, rank, server, iter, epoch, step } => {
                 self.start(stream, rank, server, (iter, epoch, step), now);
             }
@@ -106,7 +115,8 @@ impl Engine {
             Event::Granted { stream, rank, iter, step } => self.granted(stream, rank, iter, step),
             Event::NoRoom { stream, rank } => self.no_room(stream, rank),
             Event::Released { stream, rank, iter, step } => self.released(stream, rank, (iter, step), now),
-            Event::StepEnded { stream, rank, iter, step, wait_ns: _, busy_ns } => {
+            Event::StepEnded { stream, rank, iter, step, wait_ns, busy_ns } => {
+                self.rescale(stream, wait_ns, busy_ns);
                 self.step_ended(stream, rank, (iter, step), busy_ns, now);
             }
             Event::WorkerUp { worker, server } => self.worker_up(worker, server),
@@ -233,6 +243,7 @@ impl Engine {
         if let Some(measured) = measured {
             self.learn_transfer(&flight, &measured);
             self.decode.learn(&flight.work, flight.server, &measured);
+            self.scale.ticket(&flight.work, &measured);
         }
         let Some(s) = self.streams.get_mut(&flight.stream) else { return };
         let r = &mut s.ranks[flight.rank as usize];

@@ -32,7 +32,7 @@ impl Engine {
         let (slot, sample, lead) = (piece.slot, piece.sample, piece.lead);
         let chunks = s.catalog.chunks(sample, r.epoch, &s.options);
         // Half of what is left, since not all parts begin at once.
-        let parts = cut(&chunks, |work| self.decode.expected(work), least.max(left / 2), self.workers.len());
+        let parts = cut(&chunks, |work| self.decode.expected(work), least.max(left / 2), self.workers.usable());
         if parts.len() < 2 {
             return false;
         }

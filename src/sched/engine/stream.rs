@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::queue::{Backlog, Item, Key, place};
 use super::rank::{Batch, Rank, Site, State};
 use crate::proto::options::{Policy, RunOptions, StreamOptions};
+use crate::proto::order::Order as Given;
 use crate::sched::event::{Catalog, ServerId, WorkerId};
 use crate::sched::order::{self, Order};
 use crate::sched::plan::{StepPlan, window_of};
@@ -16,6 +17,9 @@ const KEPT_SAMPLES: u64 = 65_536;
 
 /// Steps that the timeline may hold; ranks that are further apart than this are put in no good order.
 const KEPT_STEPS: usize = 65_536;
+
+/// Orders by samplers of the user's own that are kept: ranks are in different epochs for a moment when one ends.
+const KEPT_ORDERS: usize = 3;
 
 /// A step on a stream's timeline, which has the pace that is predicted, and no zero of meaning.
 #[derive(Debug, Clone, Copy)]
@@ -34,8 +38,10 @@ pub(super) struct Stream {
     order: Order,
     /// The micro-batches of the epoch that was planned last.
     units: Option<(u32, Units)>,
-    /// Steps in an epoch.
-    pub steps: u32,
+    /// Epochs that a sampler of the user's own has decided on, the oldest first.
+    given: VecDeque<(u32, Units)>,
+    /// Steps in an epoch of the stream's own order.
+    steps: u32,
     /// Plans by (epoch, step), the oldest first.
     plans: VecDeque<(u32, u32, Arc<StepPlan>)>,
     /// Where steps lie on the stream's timeline, by place; gone when all ranks have taken theirs.
@@ -67,6 +73,7 @@ impl Stream {
         Stream {
             order,
             units,
+            given: VecDeque::new(),
             steps,
             ranks: (0..options.world).map(|_| Rank::default()).collect(),
             plans: VecDeque::new(),
@@ -86,7 +93,7 @@ impl Stream {
             return plan.clone();
         }
         let units = self.units(epoch);
-        let window = window_of(&self.options, self.steps, step);
+        let window = window_of(&self.options, self.steps(epoch), step);
         let plans = StepPlan::window(&self.options, &*self.catalog, &units, epoch, window.clone());
         let room = (KEPT_SAMPLES / self.options.global_batch().max(1)).clamp(4, 256) as usize;
         let room = room.max(2 * plans.len());
@@ -100,7 +107,30 @@ impl Stream {
         wanted
     }
 
+    /// Takes in what a sampler of the user's own has decided on for an epoch.
+    pub(super) fn ordered(&mut self, epoch: u32, order: &Given) {
+        if self.given.iter().any(|(e, _)| *e == epoch) {
+            return;
+        }
+        if self.given.len() == KEPT_ORDERS {
+            self.given.pop_front();
+        }
+        self.given.push_back((epoch, Units::given(order)));
+    }
+
+    fn given(&self, epoch: u32) -> Option<&Units> {
+        self.given.iter().find(|(e, _)| *e == epoch).map(|(_, units)| units)
+    }
+
+    /// Steps in an epoch.
+    pub(super) fn steps(&self, epoch: u32) -> u32 {
+        self.given(epoch).map_or(self.steps, |units| units.steps(&self.options))
+    }
+
     fn units(&mut self, epoch: u32) -> Units {
+        if let Some(units) = self.given(epoch) {
+            return units.clone();
+        }
         if let Some((_, units)) = self.units.as_ref().filter(|(e, _)| *e == epoch) {
             return units.clone();
         }

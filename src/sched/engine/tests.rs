@@ -625,6 +625,56 @@ fn tickets_stay_on_the_server_of_their_ranks_slab_when_time_allows() {
     assert!(local * 10 >= all * 9, "{local} of {all}");
 }
 
+/// Lets workers finish in the order of time, each ticket in the time that `takes` says, and a rank consume at once,
+/// until the epoch is over.
+fn run_epoch(rig: &mut Rig, takes: impl Fn(WorkerId) -> u64) {
+    let mut at_work: BTreeMap<WorkerId, (Time, TicketId)> = BTreeMap::new();
+    loop {
+        for (worker, queue) in &rig.queues {
+            if let Some(ticket) = queue.front() {
+                at_work.entry(*worker).or_insert((rig.now + takes(*worker), *ticket));
+            }
+        }
+        let Some((&worker, &(end, ticket))) = at_work.iter().min_by_key(|(_, end)| **end) else { return };
+        if let Some(wake) = rig.wake.filter(|wake| *wake < end) {
+            rig.now = wake;
+            rig.tick();
+            continue;
+        }
+        at_work.remove(&worker);
+        rig.now = end;
+        rig.end(ticket, (takes(worker) / 1_000) as u32);
+        while let Some(batch) = rig.ready(StreamId(0), 0) {
+            rig.end_step(batch, 1_000);
+            rig.release(batch);
+        }
+    }
+}
+
+#[test]
+fn a_server_ten_times_slower_than_predicted_gets_a_tenth_of_the_work() {
+    let mut rig = Rig::new(EngineOptions::default());
+    let clip = Facts { frames: 100, keyframes: 1, width: 1280, height: 720, ..Facts::default() };
+    rig.slab = 12;
+    rig.open(0, options(1, 4), run(Policy::Helix, 0), Arc::new(Clips(vec![clip; 600])));
+    // The rank's own server is the slow one, so that all that is known beforehand speaks for it.
+    for worker in 0..4 {
+        rig.worker_up(worker, worker % 2);
+    }
+    rig.start(0, 0, 0, 0, 0);
+    let (begun, fast) = (rig.now, 50_000_000);
+    run_epoch(&mut rig, |worker| if worker.0 % 2 == 0 { 10 * fast } else { fast });
+    // Two and two tenths of a worker, if nobody ever waited for a slow one.
+    let (took, ideal) = (rig.now - begun, 600 * fast * 10 / 22);
+    assert!(took < ideal * 6 / 5, "{took} ns, {ideal} at best");
+    let expected = |worker: u16| {
+        let server = ServerId(worker % 2);
+        rig.engine.decode.safe(&Work::of(&clip, &options(1, 4).transform), server)
+    };
+    assert!(expected(0) > 5 * expected(1), "{} and {}", expected(0), expected(1));
+    rig.drain();
+}
+
 #[test]
 fn an_empty_or_impossible_iteration_ends_at_once() {
     let mut rig = Rig::new(EngineOptions::default());

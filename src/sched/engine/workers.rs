@@ -67,6 +67,8 @@ pub(super) struct Workers {
     single_by_free: BTreeSet<(Time, WorkerId)>,
     single_by_turn: BTreeSet<(u64, WorkerId)>,
     turns: u64,
+    /// Most that may be at work; 0 for all.
+    limit: usize,
 }
 
 impl Workers {
@@ -162,6 +164,21 @@ impl Workers {
         self.all.len()
     }
 
+    /// How many may be at work at once.
+    pub(super) fn usable(&self) -> usize {
+        if self.limit == 0 { self.all.len() } else { self.limit.min(self.all.len()) }
+    }
+
+    /// From now on no more than so many are given work while they are idle; 0 for all.
+    pub(super) fn limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// Whether one that is idle may be given work.
+    fn may_wake(&self) -> bool {
+        self.all.len() - self.idle_by_turn.len() < self.usable()
+    }
+
     pub(super) fn contains(&self, id: WorkerId) -> bool {
         self.all.contains_key(&id)
     }
@@ -177,16 +194,25 @@ impl Workers {
 
     /// An idle worker of this server.
     pub(super) fn idle_on(&self, server: ServerId) -> Option<WorkerId> {
+        if !self.may_wake() {
+            return None;
+        }
         self.servers.get(&server)?.idle.first().copied()
     }
 
     /// Servers with idle workers, each with one of them.
     pub(super) fn idle(&self) -> impl Iterator<Item = (ServerId, WorkerId)> {
-        self.servers.iter().filter_map(|(id, server)| Some((*id, *server.idle.first()?)))
+        let some = self.servers.iter().filter(|_| self.may_wake());
+        some.filter_map(|(id, server)| Some((*id, *server.idle.first()?)))
     }
 
     /// An idle worker of the server that has most.
     pub(super) fn idlest(&self) -> Option<WorkerId> {
+        if self.may_wake() { self.spare() } else { None }
+    }
+
+    /// As [`Workers::idlest`], even if no more may be at work: for what a worker is stuck in.
+    pub(super) fn spare(&self) -> Option<WorkerId> {
         // The first of equals: `max_by_key` alone would take the last.
         let server = self.servers.values().rev().max_by_key(|s| s.idle.len())?;
         server.idle.first().copied()
@@ -194,7 +220,7 @@ impl Workers {
 
     /// The worker that has been idle longest.
     pub(super) fn longest_idle(&self) -> Option<WorkerId> {
-        self.idle_by_turn.first().map(|(_, id)| *id)
+        self.idle_by_turn.first().map(|(_, id)| *id).filter(|_| self.may_wake())
     }
 
     /// Of the workers with room for a next ticket, the one whose present ticket was given first.
@@ -216,7 +242,9 @@ impl Workers {
     pub(super) fn outlook(&self, server: ServerId, now: Time) -> Option<(Time, u64)> {
         let server = self.servers.get(&server)?;
         let free = if server.idle.is_empty() { server.busy.first().map_or(now, |(t, _)| (*t).max(now)) } else { now };
-        Some((free, server.count))
+        // Of those that may be at work the server has its share.
+        let usable = (server.count * self.usable() as u64).div_ceil(self.all.len().max(1) as u64);
+        Some((free, usable))
     }
 
     /// The workers that serve a rank when each rank has workers of its own: worker `w` belongs to rank `w mod
@@ -254,6 +282,23 @@ mod tests {
         assert_eq!(own(2, 3, 5), [1]);
         assert_eq!(own(2, 4, 5), [0]);
         assert!(own(0, 0, 2).is_empty());
+    }
+
+    #[test]
+    fn no_more_are_woken_than_may_be_at_work() {
+        let mut w = workers(4);
+        w.limit(2);
+        let held = |ticket| Held { ticket: TicketId(ticket), expected: 50, safe: 80 };
+        w.give(WorkerId(0), held(1), 100);
+        assert!(w.idle_on(ServerId(0)).is_some() && w.idle().count() == 2);
+        w.give(WorkerId(1), held(2), 100);
+        assert_eq!((w.idle_on(ServerId(0)), w.idlest(), w.longest_idle(), w.idle().count()), (None, None, None, 0));
+        assert!(w.spare().is_some());
+        assert_eq!(w.outlook(ServerId(0), 0).map(|(_, count)| count), Some(1));
+        w.end(WorkerId(0), TicketId(1), 150);
+        assert_eq!(w.idlest(), Some(WorkerId(0)));
+        w.limit(0);
+        assert_eq!(w.usable(), 4);
     }
 
     #[test]

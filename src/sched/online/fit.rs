@@ -68,7 +68,7 @@ impl<const N: usize> Fit<N> {
 }
 
 /// Solves a symmetric positive definite system by Cholesky's method; `None` when rounding has made it singular.
-fn solve<const N: usize>(mut a: [[f64; N]; N], mut b: [f64; N]) -> Option<[f64; N]> {
+pub(in crate::sched) fn solve<const N: usize>(mut a: [[f64; N]; N], mut b: [f64; N]) -> Option<[f64; N]> {
     for i in 0..N {
         for j in 0..=i {
             let dot: f64 = (0..j).map(|k| a[i][k] * a[j][k]).sum();

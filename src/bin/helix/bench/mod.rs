@@ -2,7 +2,8 @@
 //!
 //! [`run`] simulates, [`figures`] averages over seeds, [`table`] prints, [`rows`] holds the figures against their
 //! targets, [`plot`] draws, [`ablation`] switches one lever off at a time, [`sweep`] adds servers and compares the bytes
-//! that cross between them with [`flow`]'s fewest, [`speed`] measures the scheduler itself.
+//! that cross between them with [`flow`]'s fewest, [`scaling`] looks for the best number of workers, [`speed`] measures
+//! the scheduler itself.
 
 mod ablation;
 mod figures;
@@ -11,6 +12,7 @@ mod live;
 mod plot;
 mod rows;
 mod run;
+mod scaling;
 mod speed;
 mod sweep;
 mod table;
@@ -176,6 +178,9 @@ fn bench(args: &Args) -> Result<(), Failure> {
             print!("{table}");
             found.extend(more);
         }
+    }
+    if let Some(workload) = workloads.iter().find(|w| w.name == "timesformer") {
+        found.extend(scaling::rows(workload, &command));
     }
     if !args.no_speed && workloads.len() == suite.workloads().len() {
         found.extend(speed::rows(workloads[0], &command));
