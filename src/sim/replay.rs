@@ -66,12 +66,22 @@ impl Part {
     }
 }
 
+/// A ticket under way.
+struct Flight {
+    worker: u16,
+    given: Time,
+    /// Epoch and step.
+    step: (u32, u32),
+    rank: u32,
+    slot: u16,
+}
+
 #[derive(Default)]
 struct Reading {
     stream: Option<(u16, StreamOptions, Policy)>,
     steps: BTreeMap<(u32, u32), Vec<Part>>,
     epochs: HashMap<(u32, u32, u32), u32>,
-    flights: HashMap<u64, (u16, Time, (u32, u32), u32, u16)>,
+    flights: HashMap<u64, Flight>,
     /// When each worker ended its last ticket.
     ended: HashMap<u16, Time>,
     workers: BTreeMap<u16, u16>,
@@ -112,7 +122,8 @@ impl Reading {
             }
             Line::Given { at, ticket, worker, stream, rank, iter, step, slot } if known(stream, self) => {
                 if let Some(&epoch) = self.epochs.get(&(rank, iter, step)) {
-                    self.flights.insert(ticket, (worker, at, (epoch, step), rank, slot));
+                    let flight = Flight { worker, given: at, step: (epoch, step), rank, slot };
+                    self.flights.insert(ticket, flight);
                 }
             }
             Line::Ended { at, ticket, .. } => self.ended(at, ticket),
@@ -131,7 +142,7 @@ impl Reading {
     }
 
     fn ended(&mut self, at: Time, ticket: u64) {
-        let Some((worker, given, step, rank, slot)) = self.flights.remove(&ticket) else { return };
+        let Some(Flight { worker, given, step, rank, slot }) = self.flights.remove(&ticket) else { return };
         let begun = self.ended.insert(worker, at).map_or(given, |last| last.max(given));
         let part = self.steps.get_mut(&step).and_then(|parts| parts.get_mut(rank as usize));
         if let Some(work) = part.and_then(|p| p.work.get_mut(slot as usize)) {
