@@ -1,6 +1,6 @@
 """What ``next()`` costs on a batch that is ready, small and large; writes target/results/python.json.
 
-    make bench-python ARGS=data.arrow
+make bench-python ARGS=data.arrow
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def median_us(manifest: str, mebibytes: int) -> float:
     # Of 2 samples with 3 channels; the side is a multiple of 16.
     frames = 16
     side = round((mebibytes * (1 << 20) / (2 * frames * 3)) ** 0.5) // 16 * 16
-    loader = DataLoader(manifest, 2, transform=hx.Video(frames=frames, size=side), drop_last=True, lookahead=3, num_workers=2)
+    loader = DataLoader(
+        manifest, 2, transform=hx.Video(frames=frames, size=side), drop_last=True, lookahead=3, num_workers=2
+    )
     times, native = [], loader._session
     while len(times) < ROUNDS:
         batches = iter(loader)
