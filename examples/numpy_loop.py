@@ -1,7 +1,7 @@
 """A plain loop over NumPy arrays.
 
-    helix index ~/videos -o data.arrow
-    python examples/numpy_loop.py data.arrow
+helix index ~/videos -o data.arrow
+python examples/numpy_loop.py data.arrow
 """
 
 from __future__ import annotations

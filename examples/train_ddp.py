@@ -14,14 +14,13 @@ import argparse
 import os
 import time
 
+import helix_shm as hx
 import torch
 import torch.distributed as dist
 import torch.nn as nn
+from helix_shm.torch import DataLoader
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset, DistributedSampler
-
-import helix_shm as hx
-from helix_shm.torch import DataLoader
 
 VIDEO = hx.Video(frames=8, size=48)
 CLASSES = 8
@@ -31,7 +30,9 @@ class Clips(Dataset):
     """The same pixels as plain samples, decoded once beforehand: what torch's loader then does is collating."""
 
     def __init__(self, manifest: hx.Manifest) -> None:
-        loader = DataLoader(manifest, num_workers=1, transform=VIDEO, rank=0, world_size=1, job=f"clips-{os.getpid()}")
+        loader = DataLoader(
+            manifest, num_workers=1, transform=VIDEO, rank=0, world_size=1, job=f"clips-{os.getpid()}"
+        )
         self.videos = [batch["video"][0].clone() for batch in loader]
         loader.close()
 

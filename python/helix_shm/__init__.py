@@ -40,6 +40,6 @@ __all__ = [
 ]
 
 
-def open(path: str | _os.PathLike[str]) -> Manifest:  # noqa: A001
+def open(path: str | _os.PathLike[str]) -> Manifest:
     """Opens a manifest that ``helix index`` made: a sequence of the samples that can be delivered."""
     return Manifest(_os.fspath(path))

@@ -333,7 +333,9 @@ class NativeLoader:
         if share > 0.05:
             cores = self._workers or len(os.sched_getaffinity(0))
             enough = math.ceil(cores / max(1.0 - share, 0.01))
-            hints.append(f"ranks wait {share:.0%} of the time: decode-bound; {enough} cores would do, and there are {cores}")
+            hints.append(
+                f"ranks wait {share:.0%} of the time: decode-bound; {enough} cores would do, and there are {cores}"
+            )
         if stats["spread_max"] > 1.2 and self.world > 1:
             hints.append(
                 f"this rank had up to {stats['spread_max']:.2f} times the mean cost of a step: balance='cost', or "
@@ -414,7 +416,9 @@ def _balance(balance: Any, batch_size: int) -> Any:
         return "cost"
     if isinstance(balance, dict) and set(balance) == {"most"}:
         return {"free": {"most": int(balance["most"])}}
-    raise ValueError(f"balance is {balance!r}; wanted 'none', 'cost', or {{'most': N}} for free counts up to N a rank")
+    raise ValueError(
+        f"balance is {balance!r}; wanted 'none', 'cost', or {{'most': N}} for free counts up to N a rank"
+    )
 
 
 def _numpy() -> Any:

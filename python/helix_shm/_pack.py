@@ -71,13 +71,22 @@ class _Pickler(pickle.Pickler):
         torch = sys.modules.get("torch")
         if torch is None or type(value) is not torch.Tensor:
             return NotImplemented
-        if value.device.type != "cpu" or value.layout is not torch.strided or value.is_quantized or value.is_complex():
+        if (
+            value.device.type != "cpu"
+            or value.layout is not torch.strided
+            or value.is_quantized
+            or value.is_complex()
+        ):
             return NotImplemented
         dense = value.detach().contiguous()
         name = str(dense.dtype).removeprefix("torch.")
         if dense.numel() == 0:
             return _empty, (name, tuple(dense.shape), value.requires_grad)
-        raw = dense.reshape(-1).view(torch.uint8) if dense.dtype is not torch.bool else dense.reshape(-1).to(torch.uint8)
+        raw = (
+            dense.reshape(-1).view(torch.uint8)
+            if dense.dtype is not torch.bool
+            else dense.reshape(-1).to(torch.uint8)
+        )
         return _tensor, (pickle.PickleBuffer(raw.numpy()), name, tuple(dense.shape), value.requires_grad)
 
 

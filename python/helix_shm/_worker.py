@@ -59,7 +59,7 @@ class Maker:
         if init is not None:
             try:
                 init(worker)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:
                 self.failure = Failure.of(error, worker)
         self.stream: Any = None
         self.at = 0
@@ -122,7 +122,7 @@ class Server:
         try:
             brief = self.brief(task)
             packed = Packed(self.make(brief, task))
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             packed = Packed(("error", Failure.of(error, self.slot)))
         if packed.size > task.len:
             self.native.fail(task, "size", str(packed.size))
@@ -166,7 +166,7 @@ class Server:
                 return ("error", maker.failure)
             try:
                 found = maker.advance(item, brief.batch_size, brief.drop_last)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:
                 maker.stream = None
                 return ("error", Failure.of(error, worker))
             return ("end", worker) if found is None else ("batch", found[0])
@@ -175,7 +175,7 @@ class Server:
             return ("error", maker.failure)
         try:
             return ("batch", maker.fetch(brief.batch(task.step)))
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             return ("error", Failure.of(error, self.slot))
 
 

@@ -11,8 +11,8 @@ import itertools
 import math
 import os
 from array import array
-from collections.abc import Iterator
-from typing import Any, Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed
@@ -224,7 +224,8 @@ class DataLoader(NativeLoader):
         #: Random state from which the sampler makes the epoch under way, and which it is to start from.
         self._random: list[Any] | None = None
         self._resume_random: list[Any] | None = None
-        self._pinned = False
+        #: Where the slab begins that is registered with CUDA; 0 if none is.
+        self._pinned = 0
         self._fixed = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -420,7 +421,7 @@ class DataLoader(NativeLoader):
         code = torch.cuda.cudart().cudaHostRegister(address, length, 0)
         if int(code) != 0:
             _log.said_once(self._said, f"the slab cannot be pinned (cudaHostRegister: {code}); uploads wait for it")
-        self._pinned = True
+        self._pinned = address
 
     def stats(self) -> dict[str, Any]:
         """Counters, and hints at what would help."""
@@ -430,6 +431,9 @@ class DataLoader(NativeLoader):
 
     def close(self) -> None:
         """Leaves the job. Batches that are kept stay valid."""
+        if self._pinned:
+            torch.cuda.cudart().cudaHostUnregister(self._pinned)
+            self._pinned = 0
         super().close()
         if self._pool is not None:
             self._pool.close()

@@ -16,9 +16,8 @@ import helix_shm as hx
 import numpy as np
 import pytest
 import torch
-from helix_shm.torch import DataLoader
-
 from conftest import index
+from helix_shm.torch import DataLoader
 
 
 def ids(loader):
@@ -424,9 +423,7 @@ def test_a_users_collate_sees_the_samples(manifest, small):
 
 def test_numbers_and_layouts_are_those_of_a_plain_conversion(manifest):
     raw = next(iter(hx.Loader(manifest, batch_size=2, num_workers=1, transform=hx.Video(frames=2, size=16))))["video"]
-    video = hx.Video(
-        frames=2, size=16, layout="THWC", dtype=torch.float32, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4)
-    )
+    video = hx.Video(frames=2, size=16, layout="THWC", dtype=torch.float32, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
     made = next(iter(hx.Loader(manifest, batch_size=2, num_workers=1, transform=video)))["video"]
     wanted = (raw.transpose(0, 1, 3, 4, 2) / np.float32(255) - [0.4, 0.5, 0.6]) / [0.2, 0.3, 0.4]
     np.testing.assert_allclose(made, wanted, atol=1e-5)

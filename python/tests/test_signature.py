@@ -56,13 +56,17 @@ def test_an_iterable_dataset_has_no_order_to_choose(options):
         DataLoader(Stream(), **options)
 
 
-@pytest.mark.parametrize("name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"])
+@pytest.mark.parametrize(
+    "name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
+)
 def test_some_attributes_are_fixed(name):
     loader = DataLoader(Numbers(), batch_size=2)
     with pytest.raises(ValueError, match=name):
         setattr(loader, name, None)
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_size": 3}, {"batch_size": 3, "drop_last": True}, {"batch_size": None}])
+@pytest.mark.parametrize(
+    "options", [{}, {"batch_size": 3}, {"batch_size": 3, "drop_last": True}, {"batch_size": None}]
+)
 def test_len_is_torchs(options):
     assert len(DataLoader(Numbers(), **options)) == len(torch.utils.data.DataLoader(Numbers(), **options))
