@@ -190,8 +190,9 @@ impl Worker {
         })?;
         if room {
             let head = Head { kind: kind::READY, ..task.ticket.head };
+            let (first, frames) = (task.ticket.first, task.ticket.frames);
             let zero = bytemuck::Zeroable::zeroed();
-            task.attached.tell(&Ready { head, sample, offset, written, shape, grant, step, ..zero });
+            task.attached.tell(&Ready { head, sample, offset, written, shape, grant, step, first, frames, ..zero });
         }
         Ok(())
     }

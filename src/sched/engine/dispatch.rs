@@ -141,7 +141,8 @@ impl Engine {
         let fits = |s: &Single, h: &Head| {
             s.latest - s.free <= horizon || h.due.is_some_and(|due| s.latest.saturating_add(h.item.safe) <= due)
         };
-        let soon = || self.workers.singles(now, now.saturating_add(horizon));
+        // Without a horizon nobody is given work ahead, not even who is expected to be free at this very moment.
+        let soon = || self.workers.singles(now, now.saturating_add(horizon)).filter(|_| horizon > 0);
         let idle = self.workers.idlest();
         let any = || idle.or_else(|| soon().find(|s| fits(s, head)).map(|s| s.worker));
         let patience = self.patience(now, head, home);

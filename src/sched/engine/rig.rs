@@ -71,7 +71,7 @@ pub(super) fn options(world: u32, batch_size: u32) -> StreamOptions {
 }
 
 pub(super) fn run(policy: Policy, max_batches: u32) -> RunOptions {
-    RunOptions { policy, max_batches, split_ms: 0, ..RunOptions::default() }
+    RunOptions { policy, max_batches, split_ms: 0, hedge: false, ..RunOptions::default() }
 }
 
 /// A ticket at a worker.
