@@ -490,6 +490,18 @@ impl Regions {
         beaten.map(|(slot, part)| Address { grant, slot, span: part.span }).collect()
     }
 
+    /// The parts whose writers hold up that the rank is told of a skip.
+    pub fn held_up(&self) -> Vec<Address> {
+        let mut parts = Vec::new();
+        for (&grant, block) in self.blocks.iter().filter(|(_, block)| !block.released) {
+            for (slot, region) in (0..).zip(&block.regions).filter(|(_, region)| region.skipped && !region.told) {
+                let written = region.parts.iter().filter(|part| part.writer.is_some());
+                parts.extend(written.map(|part| Address { grant, slot, span: part.span }));
+            }
+        }
+        parts
+    }
+
     /// Whether the rank is to be told now that a sample is skipped: once, when nobody writes to its region any more.
     pub fn skip(&mut self, grant: u32, slot: u16) -> bool {
         let region = self.blocks.get_mut(&grant).and_then(|block| block.regions.get_mut(usize::from(slot)));
@@ -644,9 +656,11 @@ mod tests {
         assert_eq!(table.fail(part(1), 1), Ok(Failed { spare: None, first: true }));
         assert_eq!(table.fail(part(0), 1), Ok(Failed { spare: None, first: false }));
         assert!(!table.skip(grant, 0), "the rank could put another sample there, and one still writes");
+        assert_eq!(table.held_up(), [part(2)]);
         assert!(table.assign(part(3), (75, 25)).is_err(), "there is no use in the rest");
         let made = Made { what: part(2), attempt: 1, worker: 3, written: 25, shape: [4, 1, 1, 25] };
         assert!(table.done(made).is_ok_and(|done| !done.complete));
+        assert!(table.held_up().is_empty());
         assert!(table.skip(grant, 0) && !table.skip(grant, 0));
     }
 

@@ -199,8 +199,14 @@ impl Job {
         }
     }
 
-    /// Ends the workers that were asked to let go of a session's slab and do not run: nobody else could have it.
+    /// Ends the workers that do not run and whose end is waited for: for a part of a sample of which another part has
+    /// failed, or for a slab that they were asked to let go of.
     pub(super) fn end_those_who_hold_on(&mut self) {
+        let held_up: Vec<_> =
+            self.sessions.iter().flat_map(|(&id, s)| s.regions.held_up().into_iter().map(move |p| (id, p))).collect();
+        for (session, part) in held_up {
+            self.end_idle(session, part, "holds up a sample that is skipped");
+        }
         let asked: std::collections::BTreeSet<u16> =
             self.sessions.values().flat_map(|s| s.detaching.iter().copied()).collect();
         for slot in asked {

@@ -161,7 +161,7 @@ impl Job {
         let (attempt, spare) = match place {
             Ok(Some(place)) => place,
             Ok(None) => {
-                self.end_idle(id, what);
+                self.end_idle(id, what, "there is no room to go around it");
                 return false;
             }
             Err(_) => return false,
@@ -430,13 +430,13 @@ impl Job {
         }
     }
 
-    /// There is no room for a second attempt. If the worker that has the first has not run at all since this was said
-    /// before, it is ended: then the first's place is free.
-    fn end_idle(&mut self, session: u16, what: Address) {
+    /// If the worker that writes to a part's own place has not run at all since this was asked before, it is ended, and
+    /// the place is free.
+    pub(super) fn end_idle(&mut self, session: u16, what: Address, why: &str) {
         if let Some(worker) = self.writer_of(session, what)
             && !worker.has_run()
         {
-            tracing::warn!(pid = worker.pid(), "worker ended: it is stuck, and there is no room to go around it");
+            tracing::warn!(pid = worker.pid(), "worker ended: it is stuck, and {why}");
             worker.pidfd.kill();
         }
     }
