@@ -1,4 +1,7 @@
 //! A rank's table hears what no honest daemon or worker says.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| helix_shm::client::fuzz::table(bytes));
+#[path = "../bodies/client.rs"]
+mod body;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::run(bytes));

@@ -1,28 +1,7 @@
 //! Any seven words: a body or an error, and a body says what it was made of.
 #![no_main]
 
-use helix_shm::proto::message::{Batch, Body, Done, Entry, Feedback, Ready, Spare, Ticket, Words, head};
-use libfuzzer_sys::fuzz_target;
+#[path = "../bodies/messages.rs"]
+mod body;
 
-fn parse<B: Body>(words: &Words) {
-    match B::parse(words) {
-        Ok(body) => assert_eq!(body.words(), *words),
-        Err(e) => drop(e.to_string()),
-    }
-}
-
-fuzz_target!(|bytes: &[u8]| {
-    for chunk in bytes.chunks(56) {
-        let mut raw = [0u8; 56];
-        raw[..chunk.len()].copy_from_slice(chunk);
-        let words: Words = std::array::from_fn(|i| u64::from_le_bytes(std::array::from_fn(|b| raw[8 * i + b])));
-        parse::<Ticket>(&words);
-        parse::<Done>(&words);
-        parse::<Ready>(&words);
-        parse::<Batch>(&words);
-        parse::<Entry>(&words);
-        parse::<Spare>(&words);
-        parse::<Feedback>(&words);
-        let _ = head(&words);
-    }
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| body::run(bytes));
