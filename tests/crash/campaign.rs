@@ -175,8 +175,9 @@ impl Campaign {
                 self.kill_at_random(&mut plan, &[Role::Rank]);
             }
             Kind::Stuck => {
-                // Nothing else, or the stuck worker would end with its daemon before anyone goes around it.
-                plan.stop = true;
+                // Nothing else, or the stuck worker would end with its daemon before anyone goes around it; and calm, so
+                // that there is room in the slab for that.
+                (plan.stop, plan.calm) = (true, true);
                 for point in self.neediest(Role::Daemon, When::Stuck, 1) {
                     self.enter(&mut plan, point, 1);
                 }
