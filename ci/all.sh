@@ -3,7 +3,7 @@
 set -u
 cd "$(dirname "$0")/.."
 failed=
-for check in fmt words clippy client-only docs test python loom; do
+for check in fmt words clippy client-only docs test python loom crash; do
     script=ci/$check.sh
     if [ ! -e "$script" ]; then
         echo "== $check: no such check in this tree"
