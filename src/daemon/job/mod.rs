@@ -1,10 +1,11 @@
 //! One job: the ranks of one user that share workers, and the scheduler that serves them.
 //!
-//! By duty: `streams` (joining, starting, ending), `work` (decisions out, tickets and their ends in), `crew`
-//! (worker processes), `page` (what is shown of it). All state is private to the daemon; what comes from outside is checked in the method that
-//! takes it.
+//! By duty: `streams` (joining, starting), `endings` (leaving, dying, failing), `work` (decisions out, tickets and
+//! their ends in), `crew` (worker processes), `page` (what is shown of it). All state is private to the daemon; what
+//! comes from outside is checked in the method that takes it.
 
 mod crew;
+mod endings;
 pub mod page;
 mod streams;
 mod work;

@@ -1,6 +1,6 @@
 //! The work itself: decisions of the scheduler carried out, and what ranks and workers say of it taken in.
 
-use super::streams::Culprit;
+use super::endings::Culprit;
 use super::{Flight, Job, now};
 use crate::crash;
 use crate::daemon::poller::Poller;
