@@ -1,4 +1,4 @@
-//! A user's status page: the daemons' [pages](crate::proto::page) on one [board](crate::ring::board).
+//! A user's status page: the daemons' [pages](crate::proto::page) on one [`crate::ring::board`].
 //!
 //! One fixed name a user, and on it a slot a job, whichever of the user's daemons serves it. Daemons write, a tool
 //! reads; nobody asks anybody, so that the page can be read while its daemon hangs, and after it died. What cannot be

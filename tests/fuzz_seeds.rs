@@ -37,7 +37,7 @@ fn replay(target: &str, run: fn(&[u8])) {
         run(&seed);
         for _ in 0..VARIANTS {
             let mut bytes = seed.clone();
-            if next(&mut state) % 4 == 0 {
+            if next(&mut state).is_multiple_of(4) {
                 bytes.truncate(next(&mut state) as usize % (bytes.len() + 1));
             }
             for _ in 0..next(&mut state) % 4 {

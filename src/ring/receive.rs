@@ -11,7 +11,7 @@
 //! [`super::bell::Sleeper::park`] and [`super::bell::Sleeper::unpark`], as `AsyncSleeper` does.
 //!
 //! A lane that has given a message is *warm*: its bit in the hints stays set and its ring is looked at in turn, so that
-//! neither side writes to the hints while messages flow. After [`PATIENCE`] looks in vain, and before a sleep, it cools.
+//! neither side writes to the hints while messages flow. After 64 looks in vain, and before a sleep, it cools.
 //!
 //! Every way trusts the hints only as far as they go: each lane is looked at once every [`RELOOK`] whatever they say.
 //! A lane whose ring is corrupt is reported once, with its number, and left alone from then on.

@@ -2,7 +2,7 @@
 //!
 //! A quarter, half, three quarters and all of them are tried; through what they gave the law
 //! `X = λN / (1 + α(N−1) + βN(N−1))` is laid, and its peak `√((1−α)/β)` is gone to, and looked for again from there.
-//! From then on it is one worker more or less, kept only if it gives [`GAIN`] more, and fewer as long as ranks wait
+//! From then on it is one worker more or less, kept only if it gives 3 % more, and fewer as long as ranks wait
 //! for nothing. Pure: steps in, a number of workers out.
 
 use std::collections::BTreeMap;
