@@ -15,8 +15,8 @@ use crate::round::{self, EPOCHS, Place, Plan, Stream};
 use crate::tally::Tally;
 use crate::{data, leftovers};
 
-/// From so many kills on, each point must be hit [`HITS`] times.
-const FULL: u64 = 1000;
+/// From so many kills on, each point must be hit [`HITS`] times; of fewer kills each has its share.
+const FULL: u64 = 4000;
 const HITS: u64 = 20;
 /// Rounds begin in one of so many epochs.
 const FIRST_EPOCHS: u64 = 4;
@@ -81,7 +81,7 @@ pub fn run() -> ExitCode {
     let campaign = Mutex::new(Campaign {
         rng: ChaCha8Rng::seed_from_u64(variable("CRASH_SEED", 1)),
         wanted,
-        hits_wanted: if wanted >= FULL { HITS } else { 1 },
+        hits_wanted: (HITS * wanted / FULL).clamp(1, HITS),
         number: 0,
         tally: Tally::default(),
         under_way: BTreeMap::new(),
