@@ -158,5 +158,9 @@ fn a_job_of_another_user_that_scribbles_over_all_it_has_disturbs_nobody() {
         over.store(true, Ordering::Relaxed);
         (stream, attacker.join().unwrap())
     });
+    // It was killed, and nobody of its user starts another that would clear its page.
+    drop(hostile);
+    as_nobody(helix_shm::status::sweep);
+    assert!(!Path::new("/dev/shm").join(format!("helix-shm-{NOBODY}")).exists(), "the page is still there");
     assert_eq!(stream, alone, "after {attacks} attacks");
 }
