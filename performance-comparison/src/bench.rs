@@ -160,11 +160,11 @@ impl Bench {
         let ns = match what {
             What::Floor => {
                 self.process.begin(Job::Floor, n, other)?;
-                floor::ping(&self.words, n)
+                floor::ping::<true>(&self.words, n)
             }
             What::BusyFloor => {
                 self.process.begin(Job::BusyFloor, n, other)?;
-                floor::ping_busily(&self.words, n)
+                floor::ping::<false>(&self.words, n)
             }
             What::TwoLines => {
                 self.process.begin(Job::TwoLines, n, other)?;

@@ -8,17 +8,18 @@ use std::sync::atomic::Ordering;
 
 use helix_shm::ring::segment::Segment;
 
-use crate::poll::{poll, poll_busily};
+use crate::poll::{poll, poll_until};
 use crate::shared::word::{FLOOR, LANES};
 use crate::windows::{ROUND_TRIPS, Windows};
 
-/// Sends the line and awaits it, `n` times; nanoseconds one way.
-pub fn ping(words: &Segment, n: u64) -> f64 {
+/// Sends the line and awaits it, `n` times; nanoseconds one way. `PAUSE`: whether both sides poll by the one policy;
+/// published figures are often ratios to a floor whose sides do not pause.
+pub fn ping<const PAUSE: bool>(words: &Segment, n: u64) -> f64 {
     let mut windows = Windows::new(n, ROUND_TRIPS);
     let line = words.word(FLOOR);
     for i in 0..n {
         line.store(2 * i + 1, Ordering::Release);
-        poll(|| (line.load(Ordering::Acquire) == 2 * i + 2).then_some(()));
+        poll_until::<PAUSE>(|| line.load(Ordering::Acquire) == 2 * i + 2);
         windows.done(i);
     }
     line.store(0, Ordering::Release);
@@ -26,32 +27,10 @@ pub fn ping(words: &Segment, n: u64) -> f64 {
 }
 
 /// Answers, `n` times.
-pub fn echo(words: &Segment, n: u64) {
+pub fn echo<const PAUSE: bool>(words: &Segment, n: u64) {
     let line = words.word(FLOOR);
     for i in 0..n {
-        poll(|| (line.load(Ordering::Acquire) == 2 * i + 1).then_some(()));
-        line.store(2 * i + 2, Ordering::Release);
-    }
-}
-
-/// The floor, polled without `pause` on both sides.
-pub fn ping_busily(words: &Segment, n: u64) -> f64 {
-    let mut windows = Windows::new(n, ROUND_TRIPS);
-    let line = words.word(FLOOR);
-    for i in 0..n {
-        line.store(2 * i + 1, Ordering::Release);
-        poll_busily(|| line.load(Ordering::Acquire) == 2 * i + 2);
-        windows.done(i);
-    }
-    line.store(0, Ordering::Release);
-    windows.median() / 2.0
-}
-
-/// Answers, `n` times.
-pub fn echo_busily(words: &Segment, n: u64) {
-    let line = words.word(FLOOR);
-    for i in 0..n {
-        poll_busily(|| line.load(Ordering::Acquire) == 2 * i + 1);
+        poll_until::<PAUSE>(|| line.load(Ordering::Acquire) == 2 * i + 1);
         line.store(2 * i + 2, Ordering::Release);
     }
 }

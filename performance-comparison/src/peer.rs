@@ -122,8 +122,8 @@ impl Answers {
             let job = Job::decode([kind, which])?;
             control.write_all(&[1])?;
             match job {
-                Job::Floor => floor::echo(&self.words, n),
-                Job::BusyFloor => floor::echo_busily(&self.words, n),
+                Job::Floor => floor::echo::<true>(&self.words, n),
+                Job::BusyFloor => floor::echo::<false>(&self.words, n),
                 Job::TwoLines => floor::echo_two_lines(&self.words, n),
                 Job::Echo(which) => self.ends[which].echo(n),
                 Job::Consume(which) => self.ends[which].consume(n, &self.words),

@@ -21,19 +21,21 @@ pub fn poll<T>(mut look: impl FnMut() -> Option<T>) -> T {
     panic!("the other side does not answer");
 }
 
-/// Polls without `pause`: how a line behaves when nobody is considerate. For the floor alone, as published figures
-/// are often ratios to such a one.
+/// Polls until something holds, with `pause` between two looks or, for a floor to compare with, without.
 #[inline(always)]
-pub fn poll_busily(mut look: impl FnMut() -> bool) {
+pub fn poll_until<const PAUSE: bool>(mut holds: impl FnMut() -> bool) {
     for _ in 0..PATIENCE {
-        if look() {
+        if holds() {
             return;
+        }
+        if PAUSE {
+            spin_loop();
         }
     }
     panic!("the other side does not answer");
 }
 
-/// The same where more threads than cores take part: a thread that finds nothing 64 times lets another have the core.
+/// As [`poll`], where more threads than cores take part: a thread that finds nothing 64 times lets another have the core.
 #[inline(always)]
 pub fn poll_sharing_a_core<T>(mut look: impl FnMut() -> Option<T>) -> T {
     for tries in 1..PATIENCE {

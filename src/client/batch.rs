@@ -264,6 +264,14 @@ impl Batch {
         }
     }
 
+    fn bytes_mut(&mut self, at: At, bytes: u64) -> &mut [u8] {
+        match at {
+            // SAFETY: as in `bytes`, and `&mut self` says that no other slice of this batch is alive.
+            At::Slab(offset) => unsafe { self.store.slab.slice_mut(offset as usize, bytes as usize) },
+            At::Heap(which, offset) => &mut self.heap[which][offset as usize..][..bytes as usize],
+        }
+    }
+
     pub(crate) fn grant(&self) -> Grant {
         self.lease.id()
     }
@@ -426,12 +434,8 @@ impl Batch {
         }
         let (at, bytes) = span(&pieces);
         self.placed = OnceLock::from(pieces);
-        let data = match at {
-            // SAFETY: as in `bytes`, and no other slice is alive, as above.
-            At::Slab(offset) => unsafe { self.store.slab.slice_mut(offset as usize, bytes as usize) },
-            At::Heap(which, offset) => &mut self.heap[which][offset as usize..][..bytes as usize],
-        };
-        Ok(TensorMut { data, shape, strides, dtype: self.dtype })
+        let dtype = self.dtype;
+        Ok(TensorMut { data: self.bytes_mut(at, bytes), shape, strides, dtype })
     }
 
     /// Copies all samples into one buffer, and answers where they are in it.
@@ -452,11 +456,7 @@ impl Batch {
         self.piece(i)?;
         let Piece { at, bytes, .. } = self.placed()[i];
         self.gathered.take();
-        Ok(match at {
-            // SAFETY: as in `bytes`, and `&mut self` says that no other slice of this batch is alive.
-            At::Slab(offset) => unsafe { self.store.slab.slice_mut(offset as usize, bytes as usize) },
-            At::Heap(which, offset) => &mut self.heap[which][offset as usize..][..bytes as usize],
-        })
+        Ok(self.bytes_mut(at, bytes))
     }
 
     /// The bytes of a batch without gaps.

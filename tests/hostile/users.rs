@@ -32,21 +32,33 @@ fn as_nobody<R: Send>(act: impl FnOnce() -> R + Send) -> R {
     })
 }
 
+fn can_be_another() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        println!("skipped: only root can become a second user");
+    }
+    root
+}
+
+/// A rank that takes a step when it is told to.
+fn paced_rank(daemon: &Daemon) -> Rank {
+    let mut paced = spec(&daemon.socket, 0, 1);
+    paced.paced = true;
+    Rank::start(&paced)
+}
+
 fn allow(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
 #[test]
 fn a_second_user_cannot_join_and_sees_no_job() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: only root can become a second user");
+    if !can_be_another() {
         return;
     }
     let folder = folder();
     let daemon = Daemon::start(folder.path());
-    let mut paced = spec(&daemon.socket, 0, 1);
-    paced.paced = true;
-    let mut rank = Rank::start(&paced);
+    let mut rank = paced_rank(&daemon);
     assert_eq!(rank.hear(), Some(Said::Up));
     allow(folder.path(), 0o755);
     let (socket, manifest) = (&daemon.socket, Manifest::open(&data().good).unwrap());
@@ -80,15 +92,12 @@ fn doors(pid: u32) -> Vec<String> {
 
 #[test]
 fn a_second_user_reaches_no_memory_of_a_job_by_any_door() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: only root can become a second user");
+    if !can_be_another() {
         return;
     }
     let folder = folder();
     let daemon = Daemon::start(folder.path());
-    let mut paced = spec(&daemon.socket, 0, 1);
-    paced.paced = true;
-    let mut rank = Rank::start(&paced);
+    let mut rank = paced_rank(&daemon);
     rank.step();
     rank.hear_batch();
     wait_for("the workers", || workers(&daemon.socket).len() == 2);
@@ -119,8 +128,7 @@ fn a_second_user_reaches_no_memory_of_a_job_by_any_door() {
 
 #[test]
 fn a_job_of_another_user_that_scribbles_over_all_it_has_disturbs_nobody() {
-    if !nix::unistd::geteuid().is_root() {
-        println!("skipped: only root can become a second user");
+    if !can_be_another() {
         return;
     }
     let (mine, theirs) = (folder(), folder());

@@ -2,8 +2,8 @@
 //!
 //! A ticket is looked at again when it has run for twice what it should hardly exceed. If its rank stands still for it
 //! then, or soon will, a worker that has nothing else to do makes a second attempt, and if none has for as long again,
-//! the next one that is free: it may be that the ticket is merely long, and a worker is dear. There is one at a time: when it is lost too, the
-//! ticket is looked at again.
+//! the next one that is free: it may be that the ticket is merely long, and a worker is dear. There is one at a time:
+//! when it is lost too, the ticket is looked at again.
 
 use super::dispatch::At;
 use super::rank::State;
