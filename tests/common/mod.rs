@@ -47,6 +47,8 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // Killed, it left its page to the user's next daemon; there may be none.
+        helix_shm::status::sweep();
     }
 }
 
