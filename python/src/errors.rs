@@ -51,7 +51,7 @@ pub fn loader(error: LoaderError) -> PyErr {
 pub fn batch(error: BatchError) -> PyErr {
     let text = error.to_string();
     match error {
-        BatchError::Name(_) => PyKeyError::new_err(text),
+        BatchError::Name { .. } => PyKeyError::new_err(text),
         BatchError::Index { .. } => PyIndexError::new_err(text),
         _ => PyValueError::new_err(text),
     }

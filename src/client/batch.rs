@@ -2,78 +2,16 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::fields::VIDEO;
 use super::ledger::{Grant, Lease};
 use super::store::Store;
 use super::table::{Assembled, Piece as Part, Slot, SlotState};
+use super::tensor::{BatchError, Tensor, TensorMut, extent};
 use crate::device::HostSource;
+use crate::manifest::Manifest;
+use crate::proto::fields::Audio;
 use crate::proto::options::{Profile, Weigh};
 use crate::proto::transform::Dtype;
-
-/// Name of the one tensor that a batch has so far.
-const VIDEO: &str = "video";
-
-/// What cannot be had from a batch.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BatchError {
-    /// There is no such tensor.
-    #[error("a batch has no tensor `{0}`; it has `video`")]
-    Name(String),
-    /// There is no such sample.
-    #[error("sample {index} of a batch of {len}; `len()` says how many were delivered")]
-    Index {
-        /// What was asked for.
-        index: usize,
-        /// Samples in the batch.
-        len: usize,
-    },
-    /// The samples have different shapes, so that no tensor holds them all.
-    #[error(
-        "the samples of this batch have different shapes ({first:?} and {other:?}): take them one by one with \
-         `sample(i)` and `shape(i)`, or give the transform a fixed size"
-    )]
-    Ragged {
-        /// Shape of the first sample.
-        first: [u16; 4],
-        /// The first shape that differs.
-        other: [u16; 4],
-    },
-    /// All samples were skipped and the transform has no fixed shape.
-    #[error("every sample of this batch was skipped, and the transform has no fixed shape: look at `len()` first")]
-    Empty,
-}
-
-/// A contiguous tensor on the slab: samples first, then the axes of the transform's layout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tensor<'a> {
-    /// Its bytes.
-    pub data: &'a [u8],
-    /// Its shape.
-    pub shape: [usize; 5],
-    /// Its strides in numbers, not bytes.
-    pub strides: [usize; 5],
-    /// Type of a number.
-    pub dtype: Dtype,
-}
-
-impl<'a> Tensor<'a> {
-    /// Its numbers, if they are of the type asked for (`u8` or `f32`).
-    pub fn numbers<T: bytemuck::Pod>(&self) -> Option<&'a [T]> {
-        (size_of::<T>() == self.dtype.size()).then(|| bytemuck::try_cast_slice(self.data).ok()).flatten()
-    }
-}
-
-/// As [`Tensor`], writable: a batch belongs to its rank alone.
-#[derive(Debug)]
-pub struct TensorMut<'a> {
-    /// Its bytes.
-    pub data: &'a mut [u8],
-    /// Its shape.
-    pub shape: [usize; 5],
-    /// Its strides in numbers, not bytes.
-    pub strides: [usize; 5],
-    /// Type of a number.
-    pub dtype: Dtype,
-}
 
 /// Where the bytes of a sample begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,9 +32,13 @@ impl At {
 }
 
 /// What a stream's options make of its batches.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct View {
     pub(crate) dtype: Dtype,
+    /// The sound that goes with the frames.
+    pub(crate) audio: Option<Audio>,
+    /// Where the texts are.
+    pub(crate) manifest: Option<Arc<Manifest>>,
     /// The shape of every sample, if the transform fixes it.
     pub(crate) fixed: Option<[u16; 4]>,
     pub(crate) profile: Profile,
@@ -105,10 +47,10 @@ pub(crate) struct View {
 
 /// One delivered sample.
 #[derive(Clone, Copy, PartialEq)]
-struct Piece {
+pub(super) struct Piece {
     at: At,
-    bytes: u64,
-    shape: [u16; 4],
+    pub(super) bytes: u64,
+    pub(super) shape: [u16; 4],
 }
 
 /// What a rank gets for a step. It can be sent to another thread and kept; its memory is in use until it is dropped.
@@ -130,10 +72,12 @@ pub struct Batch {
     /// Packed sequences, and the one that each sample is in.
     bins: u16,
     bin_of: Vec<u16>,
-    dtype: Dtype,
+    pub(super) dtype: Dtype,
+    pub(super) audio: Option<Audio>,
+    pub(super) manifest: Option<Arc<Manifest>>,
     /// The shape of every sample, if the transform fixes it.
     fixed: Option<[u16; 4]>,
-    ids: Vec<u64>,
+    pub(super) ids: Vec<u64>,
     home_ranks: Vec<u32>,
     tokens: Vec<f64>,
     weights: Vec<f64>,
@@ -151,7 +95,7 @@ impl Batch {
     pub(crate) fn new(store: Arc<Store>, assembled: Assembled, view: View) -> Batch {
         let Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots, scattered, spares } =
             assembled;
-        let View { dtype, fixed, profile, weigh } = view;
+        let View { dtype, audio, manifest, fixed, profile, weigh } = view;
         let planned = slots.len();
         let cost = slots.iter().map(|s| profile.cost(s.tokens)).sum::<f64>() as f32;
         let tokens_rank = slots.iter().map(|s| s.tokens).sum();
@@ -169,6 +113,8 @@ impl Batch {
             bins,
             bin_of: Vec::with_capacity(planned),
             dtype,
+            audio,
+            manifest,
             fixed,
             ids: Vec::with_capacity(planned),
             home_ranks: Vec::with_capacity(planned),
@@ -385,19 +331,22 @@ impl Batch {
         self.piece(i).map(|p| p.shape)
     }
 
-    fn piece(&self, index: usize) -> Result<&Piece, BatchError> {
+    pub(super) fn piece(&self, index: usize) -> Result<&Piece, BatchError> {
         self.pieces.get(index).ok_or(BatchError::Index { index, len: self.len() })
     }
 
-    /// The bytes of a sample, on the slab: no byte is copied.
+    /// The bytes of a field (`video`, `audio`) of a sample, on the slab: no byte is copied.
     pub fn sample(&self, i: usize, name: &str) -> Result<&[u8], BatchError> {
-        named(name)?;
-        self.piece(i)?;
-        let piece = self.placed()[i];
-        Ok(self.bytes(piece.at, piece.bytes))
+        let (from, len) = self.field(i, name)?;
+        Ok(self.within(i, from, len))
     }
 
-    /// The bytes of all samples in order, in as few pieces as there are: one, unless shapes differ or samples were
+    /// Bytes of a sample's region, which has them.
+    pub(super) fn within(&self, i: usize, from: u64, len: u64) -> &[u8] {
+        self.bytes(self.placed()[i].at.plus(from), len)
+    }
+
+    /// The bytes of all samples with all their fields, in order, in as few pieces as there are: one, unless shapes differ or samples were
     /// skipped. No byte is copied.
     pub fn runs(&self) -> Vec<&[u8]> {
         let placed = self.placed();
@@ -412,7 +361,7 @@ impl Batch {
         let (shape, strides) = self.geometry(name)?;
         let runs = run_bounds(self.placed_together()).len();
         let data = if runs > 1 { self.gathered.get_or_init(|| self.gather()) } else { self.whole() };
-        Ok(Tensor { data, shape, strides, dtype: self.dtype })
+        Ok(Tensor { data: &data[..extent(&shape, &strides, self.dtype)], shape, strides, dtype: self.dtype })
     }
 
     fn gather(&self) -> Vec<u8> {
@@ -435,7 +384,8 @@ impl Batch {
         let (at, bytes) = span(&pieces);
         self.placed = OnceLock::from(pieces);
         let dtype = self.dtype;
-        Ok(TensorMut { data: self.bytes_mut(at, bytes), shape, strides, dtype })
+        let data = &mut self.bytes_mut(at, bytes)[..extent(&shape, &strides, dtype)];
+        Ok(TensorMut { data, shape, strides, dtype })
     }
 
     /// Copies all samples into one buffer, and answers where they are in it.
@@ -452,11 +402,10 @@ impl Batch {
 
     /// As [`sample`](Self::sample), to be written to in place.
     pub fn sample_mut(&mut self, i: usize, name: &str) -> Result<&mut [u8], BatchError> {
-        named(name)?;
-        self.piece(i)?;
-        let Piece { at, bytes, .. } = self.placed()[i];
+        let (from, len) = self.field(i, name)?;
+        let Piece { at, .. } = self.placed()[i];
         self.gathered.take();
-        Ok(self.bytes_mut(at, bytes))
+        Ok(self.bytes_mut(at.plus(from), len))
     }
 
     /// The bytes of a batch without gaps.
@@ -466,13 +415,20 @@ impl Batch {
     }
 
     fn geometry(&self, name: &str) -> Result<([usize; 5], [usize; 5]), BatchError> {
-        named(name)?;
+        if name != VIDEO {
+            return Err(BatchError::field("tensor", name, false));
+        }
         let first = self.pieces.first().map(|p| p.shape).or(self.fixed).ok_or(BatchError::Empty)?;
         if let Some(piece) = self.pieces.iter().find(|p| p.shape != first) {
             return Err(BatchError::Ragged { first, other: piece.shape });
         }
         let [a, b, c, d] = first.map(usize::from);
-        Ok(([self.len(), a, b, c, d], [a * b * c * d, b * c * d, c * d, d, 1]))
+        // Regions of one shape are of one size.
+        let step = match (&self.audio, self.pieces.first()) {
+            (Some(_), Some(piece)) => piece.bytes as usize / self.dtype.size(),
+            _ => a * b * c * d,
+        };
+        Ok(([self.len(), a, b, c, d], [step, b * c * d, c * d, d, 1]))
     }
 }
 
@@ -483,10 +439,6 @@ fn weight(weigh: Weigh, slot: &Slot, global: u32, tokens: f64) -> f64 {
         Weigh::Ranks => 1.0 / slot.home_share as f64,
         Weigh::Samples | Weigh::Tokens => 1.0 / f64::from(global),
     }
-}
-
-fn named(name: &str) -> Result<(), BatchError> {
-    if name == VIDEO { Ok(()) } else { Err(BatchError::Name(name.to_owned())) }
 }
 
 /// Start and length of pieces without gaps.

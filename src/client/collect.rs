@@ -176,10 +176,11 @@ impl Collector {
 
     /// Queues the batches whose turn it is.
     fn finish(&self) -> Result<(), End> {
-        let Setup { store, options, fixed, .. } = &self.shared.setup;
+        let Setup { store, options, manifest, fixed, .. } = &self.shared.setup;
         let stream = &options.stream;
         let (profile, weigh) = (stream.profile, stream.weigh);
-        let view = View { dtype: stream.transform.dtype, fixed: *fixed, profile, weigh };
+        let (audio, manifest) = (stream.transform.audio.clone(), Some(Arc::clone(manifest)));
+        let view = View { dtype: stream.transform.dtype, audio, manifest, fixed: *fixed, profile, weigh };
         loop {
             let mut core = self.shared.lock();
             let serial = core.serial;
@@ -193,7 +194,7 @@ impl Collector {
             };
             crash::point("assembled");
             drop(core);
-            let batch = Batch::new(Arc::clone(store), assembled, view);
+            let batch = Batch::new(Arc::clone(store), assembled, view.clone());
             // The reasons were sent before the skips: who has the batch can ask for them. If they went down with the
             // daemon the batch is good all the same; dropped here, it would be missing before those behind it.
             let heard = if batch.skipped() > 0 { self.hear_socket() } else { Ok(()) };

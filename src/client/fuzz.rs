@@ -11,6 +11,7 @@ use super::ledger::{Ledger, Outlet};
 use super::store::Store;
 use super::table::{Rules, Table};
 use crate::proto::message::{self, Body, Entry, Head, Ready, Words, kind};
+use crate::proto::transform::Transform;
 use crate::ring::slab::{Slab, SlabOptions};
 use crate::ring::spsc::Corrupt;
 
@@ -77,9 +78,7 @@ pub fn table(bytes: &[u8]) {
         world: WORLD,
         batch_size: BATCH,
         global_batch: u64::from(WORLD * BATCH),
-        number: 1,
-        frames: SHAPE[0],
-        in_parts: true,
+        transform: Arc::new(Transform { frames: SHAPE[0], ..Transform::default() }),
         may_skip: from.byte() & 1 == 1,
         shape: Arc::new(|_| SHAPE),
     };

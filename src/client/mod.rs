@@ -12,6 +12,7 @@ mod batch;
 mod collect;
 mod embed;
 mod error;
+mod fields;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
@@ -25,11 +26,14 @@ mod shared;
 mod status;
 mod store;
 mod table;
+mod tensor;
 
-pub use batch::{Batch, BatchError, Tensor, TensorMut};
+pub use batch::Batch;
 pub use embed::DialError;
 pub use error::{ConnectError, LoaderError};
+pub use fields::{Ragged, Sound};
 pub use loader::{Loader, Stats};
 pub use options::{Options, State};
 pub use status::status;
 pub use table::Violation;
+pub use tensor::{BatchError, Tensor, TensorMut};

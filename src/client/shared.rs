@@ -46,9 +46,7 @@ impl Setup {
             world: stream.world,
             batch_size: stream.largest_batch(),
             global_batch: stream.global_batch(),
-            number: stream.transform.dtype.size() as u64,
-            frames: stream.transform.frames,
-            in_parts: stream.transform.has_parts(),
+            transform: Arc::new(stream.transform.clone()),
             may_skip: stream.on_error == crate::proto::options::OnError::Skip,
             shape: Arc::new(move |row| fixed.unwrap_or_else(|| transform.shape(&manifest.facts(row)))),
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::ledger::{Lease, Ledger};
 use crate::proto::message::{BadMessage, Batch, Body, Entry, Ready, Spare, Words, head, kind};
-use crate::proto::transform::Span;
+use crate::proto::transform::{Span, Transform};
 use crate::ring::spsc::Corrupt;
 
 /// A message that cannot be true.
@@ -59,11 +59,8 @@ pub(crate) struct Rules {
     /// Most samples of a batch, and samples of a step over all ranks.
     pub(crate) batch_size: u32,
     pub(crate) global_batch: u64,
-    /// Bytes of one number.
-    pub(crate) number: u64,
-    /// Frames of a sample, and whether it may come in parts.
-    pub(crate) frames: u16,
-    pub(crate) in_parts: bool,
+    /// What becomes of a sample: where its parts lie follows from it.
+    pub(crate) transform: Arc<Transform>,
     /// Whether samples may be left out.
     pub(crate) may_skip: bool,
     /// The shape that the transform makes of a row below `rows`.
@@ -407,22 +404,27 @@ impl Table {
             self.early.push(r);
             return Ok(());
         }
-        let (shape_of, number) = (Arc::clone(&self.rules.shape), self.rules.number);
-        let (frames, in_parts) = (self.rules.frames, self.rules.in_parts);
+        let (shape_of, transform) = (Arc::clone(&self.rules.shape), Arc::clone(&self.rules.transform));
+        let frames = transform.frames;
         let Some(Entered { slot, waiting, parts, spare, scattered }) = self.slot(ME, &r)? else { return Ok(()) };
         // Also one that was skipped: the parts that others had in hand then are of no use to anyone.
         if slot.state != SlotState::Waiting {
             return Ok(());
         }
         let span = Span { first: r.first, frames: r.frames };
-        let whole = span == Span { first: 0, frames };
-        let fits = whole || (in_parts && span.frames > 0 && span.end() <= frames.into());
-        expect(ME, "frames", fits, format!("{}+{}", span.first, span.frames), format!("within {frames}"))?;
+        let whole = span == transform.whole();
         let shape = shape_of(slot.sample);
+        let bytes = transform.bytes_of(shape);
+        let Some((at, len)) = transform.place_in(shape, span) else {
+            return expect(
+                ME,
+                "frames",
+                false,
+                format!("{}+{}", span.first, span.frames),
+                format!("within {frames}"),
+            );
+        };
         expect(ME, "shape", r.shape == shape, format!("{:?}", r.shape), format!("{shape:?}"))?;
-        let bytes = shape.iter().map(|&n| u64::from(n)).product::<u64>() * number;
-        let frame = bytes / u64::from(frames.max(1));
-        let (at, len) = if whole { (0, bytes) } else { (u64::from(r.first) * frame, u64::from(r.frames) * frame) };
         let place = match spare {
             Some(spare) => {
                 let its = spare.head.slot == r.head.slot && (spare.first, spare.frames) == (r.first, r.frames);

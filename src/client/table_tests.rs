@@ -3,6 +3,7 @@ use bytemuck::Zeroable;
 use super::*;
 use crate::client::ledger::tests::listed;
 use crate::proto::message::{Feedback, Head};
+use crate::proto::transform::Layout;
 use std::sync::mpsc::Receiver;
 
 const SESSION: u16 = 3;
@@ -26,9 +27,7 @@ fn bench(may_skip: bool) -> Bench {
         world: 2,
         batch_size: 3,
         global_batch: 6,
-        number: 1,
-        frames: SHAPE[0],
-        in_parts: true,
+        transform: Arc::new(Transform { frames: SHAPE[0], ..Transform::default() }),
         may_skip,
         shape: Arc::new(|_| SHAPE),
     };
@@ -383,7 +382,8 @@ fn a_second_place_for_what_is_over_is_released_at_once_and_a_wrong_one_is_refuse
 #[test]
 fn parts_of_a_layout_whose_frames_lie_apart_are_refused() {
     let mut bench = bench(false);
-    bench.table.rules.in_parts = false;
+    let pages = Transform { frames: SHAPE[0], layout: Layout::Pages, ..Transform::default() };
+    bench.table.rules.transform = Arc::new(pages);
     let b = batch(1, 0);
     bench.grant(&b);
     bench.refuses("frames", half(&b, 0, 0).words());

@@ -6,7 +6,10 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::audio::AudioDecoder;
 use super::{Decoder, Input, Outcome, Request, SampleError, Stage, VideoDecoder};
+use crate::proto::fields::{Audio, sound_at};
+use crate::proto::transform::Layout;
 
 /// Container of the rows that are emulated.
 pub const CONTAINER: &str = "emulated";
@@ -43,21 +46,36 @@ impl Decoder for Emulated {
             SampleError::new(Stage::Transform, format!("its place has {found} bytes; wanted {bytes}"))
         })?;
         room.fill(d.row as u8);
+        if let Some((from, audio)) = sound_of(request) {
+            room[from..].fill(0);
+            debug_assert_eq!((room.len() - from) as u64, audio.bytes());
+        }
         sleep(time.saturating_sub(begun.elapsed()));
         Ok(Outcome { written: bytes, shape, frames_decoded: d.frames })
     }
 }
 
+/// Where the sound begins in the place of a request, if it is the request's to make: the part with the last frame has it.
+fn sound_of<'a>(request: &Request<'a>) -> Option<(usize, &'a Audio)> {
+    let Request { descriptor, transform, span, .. } = request;
+    let audio = transform.audio.as_ref().filter(|_| span.end() == u32::from(transform.frames))?;
+    let facts = descriptor.facts();
+    let (part, _) = transform.place(&facts, *span)?;
+    let from = sound_at(transform.video_bytes(&facts)) - part;
+    Some((usize::try_from(from).ok()?, audio))
+}
+
 /// The decoders of a worker: each row has its own.
 pub struct Decoders {
     video: VideoDecoder,
+    audio: AudioDecoder,
     emulated: Emulated,
 }
 
 impl Decoders {
     /// All of them, made anew.
     pub fn new() -> Self {
-        Decoders { video: VideoDecoder::new(), emulated: Emulated }
+        Decoders { video: VideoDecoder::new(), audio: AudioDecoder::new(), emulated: Emulated }
     }
 }
 
@@ -71,8 +89,32 @@ impl Decoder for Decoders {
     fn decode(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
         match request.descriptor.container {
             CONTAINER => self.emulated.decode(input, request, out),
-            _ => self.video.decode(input, request, out),
+            _ => self.fields(input, request, out),
         }
+    }
+}
+
+impl Decoders {
+    /// The frames, and behind them what else the transform asks for.
+    fn fields(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
+        let Request { descriptor, transform, .. } = request;
+        let outcome = if transform.layout == Layout::Sound {
+            transform.check().map_err(|e| SampleError::new(Stage::Transform, e.to_string()))?;
+            let facts = descriptor.facts();
+            let (written, shape) = (transform.max_bytes(&facts), transform.shape(&facts));
+            Outcome { written, shape, frames_decoded: 0 }
+        } else {
+            self.video.decode(input, request, out)?
+        };
+        if let Some((from, audio)) = sound_of(request) {
+            let room = out.len();
+            let place = usize::try_from(outcome.written).ok().and_then(|end| out.get_mut(..end));
+            let place = place.and_then(|place| place.get_mut(from..)).ok_or_else(|| {
+                SampleError::new(Stage::Transform, format!("its place has {room} bytes, and the sound is behind it"))
+            })?;
+            self.audio.decode(input, request, audio, place)?;
+        }
+        Ok(outcome)
     }
 }
 

@@ -13,6 +13,8 @@ use ffmpeg_next::ffi;
 use super::avio::Avio;
 use super::input::Input;
 
+pub(super) mod sound;
+
 /// Largest frame that is decoded, pixels: 16384 × 8192. Beyond it a header asks for more than 200 MB a frame.
 const MAX_PIXELS: i64 = 1 << 27;
 

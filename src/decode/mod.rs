@@ -1,11 +1,12 @@
 //! The worker's work: from a descriptor to numbers in the batch's place.
 //!
 //! A sample passes through the files in this order: [`sampling`] says which frames, [`plan`] which bytes, [`read`]
-//! fetches them while the sample before is decoded, [`video`] decodes and resizes only the frames asked for, and
-//! [`pixels`] writes them once. [`key`] is the only source of randomness. Unsafe code lives in `ffi`, `sws`, `avio`
+//! fetches them while the sample before is decoded, [`video`] decodes and resizes only the frames asked for,
+//! [`pixels`] writes them once, and `audio` puts the sound of their time behind them. [`key`] is the only source of randomness. Unsafe code lives in `ffi`, `sws`, `avio`
 //! and `read::uring` alone. The room knows the manifest's descriptor and the transform; it must not know ranks, slabs,
 //! tickets or time.
 
+mod audio;
 mod avio;
 mod damage;
 pub mod emulated;

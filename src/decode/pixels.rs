@@ -105,13 +105,13 @@ impl Writer {
                         }
                     }
                 }
-                (Layout::Thwc | Layout::Pages, None) => {
+                (Layout::Thwc | Layout::Pages | Layout::Sound, None) => {
                     let row = &mut out[y * width * 3..][..width * 3];
                     for (x, place) in row.as_chunks_mut::<3>().0.iter_mut().enumerate() {
                         *place = [lines[0][x], lines[1][x], lines[2][x]];
                     }
                 }
-                (Layout::Thwc | Layout::Pages, Some(numbers)) => {
+                (Layout::Thwc | Layout::Pages | Layout::Sound, Some(numbers)) => {
                     let row = &mut out[y * width * 12..][..width * 12];
                     for (i, place) in row.as_chunks_mut::<4>().0.iter_mut().enumerate() {
                         let (x, c) = (i / 3, i % 3);
@@ -217,7 +217,7 @@ mod tests {
                     let v = image.upright(rotation, c, crop.x + from, crop.y + y);
                     let at = match t.layout {
                         Layout::Tchw => (c * h + y) * w + x,
-                        Layout::Thwc | Layout::Pages => (y * w + x) * 3 + c,
+                        Layout::Thwc | Layout::Pages | Layout::Sound => (y * w + x) * 3 + c,
                     };
                     match t.dtype {
                         Dtype::U8 => out[at] = v,

@@ -7,7 +7,7 @@ use super::key::SampleKey;
 use super::sampling;
 use crate::manifest::descriptor::Descriptor;
 pub use crate::manifest::groups::{Group, groups};
-use crate::proto::transform::{Span, Transform};
+use crate::proto::transform::{Layout, Sampling, Span, Transform};
 
 /// Ranges that are closer than this are read as one: a request costs about as much as these bytes.
 const MERGE: u64 = 64 << 10;
@@ -30,6 +30,10 @@ pub fn ranges_of(descriptor: &Descriptor<'_>, transform: &Transform, key: &Sampl
     wanted.truncate(span.end() as usize);
     wanted.drain(..wanted.len().min(span.first.into()));
     let sample = descriptor.offset..descriptor.offset.saturating_add(descriptor.len);
+    // The sound of all of a clip is all over it.
+    if transform.audio.is_some() && (transform.sampling == Sampling::Uniform || transform.layout == Layout::Sound) {
+        return whole(&sample);
+    }
     sparse(descriptor, &wanted, &sample).unwrap_or_else(|| whole(&sample))
 }
 

@@ -6,11 +6,12 @@
 //! - [`page`]: the counters of the status page;
 //! - [`options`] and [`transform`]: what the user asks for. Pure data and arithmetic, so that the rank, the
 //!   daemon, the workers and the simulator compute the same shapes from the same descriptor; with [`sampling`], which
-//!   frames are kept, and [`key`], the randomness of a sample;
+//!   frames are kept, [`fields`], how all that a sample has lies in its region, and [`key`], its randomness;
 //! - [`order`]: an epoch's order, where a sampler of the user's own makes it.
 //!
 //! This room knows nothing else of ours and does no I/O. `docs/protocol.md` is its prose.
 
+pub mod fields;
 pub mod key;
 pub mod message;
 pub mod options;

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::fields::{self, Audio};
 use super::options::BadOption;
 
 /// What the scheduler knows of a sample before decoding: the light part of a descriptor.
@@ -126,6 +127,8 @@ pub enum Layout {
     Thwc,
     /// Bytes of a meaning that the workers of the user's own program give them: `frames` pages of 256 × 256.
     Pages,
+    /// No video at all: one frame of no bytes, for samples that are sound alone.
+    Sound,
 }
 
 /// Side of a page of [`Layout::Pages`].
@@ -197,6 +200,9 @@ pub struct Transform {
     /// Standard deviation per channel for [`Dtype::F32`], in 0..1.
     #[serde(default = "ones")]
     pub std: [f32; 3],
+    /// The sound that goes with the frames, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audio: Option<Audio>,
 }
 
 fn ones() -> [f32; 3] {
@@ -215,6 +221,7 @@ impl Default for Transform {
             dtype: Dtype::U8,
             mean: [0.0; 3],
             std: ones(),
+            audio: None,
         }
     }
 }
@@ -255,11 +262,27 @@ impl Transform {
         if self.layout == Layout::Pages && (self.dtype != Dtype::U8 || !self.is_uniform()) {
             return bad("transform.layout", "pages".into(), "bytes, all samples of one size, with this layout");
         }
+        self.check_audio()?;
         if !(0.0..=1.0).contains(&self.flip) {
             return bad("transform.flip", self.flip.to_string(), "a probability from 0 to 1");
         }
         if self.std.iter().any(|&s| !s.is_finite() || s <= 0.0) || self.mean.iter().any(|m| !m.is_finite()) {
             return bad("transform.std", format!("{:?}", self.std), "finite means and positive deviations");
+        }
+        Ok(())
+    }
+
+    fn check_audio(&self) -> Result<(), BadOption> {
+        let bad = |found: &str, wanted| Err(BadOption { option: "transform.layout", found: found.into(), wanted });
+        match &self.audio {
+            Some(_) if self.layout == Layout::Pages => bad("pages", "another layout where there is `audio`"),
+            Some(audio) => audio.check(),
+            None if self.layout == Layout::Sound => bad("SOUND", "`audio` with this layout"),
+            None => Ok(()),
+        }?;
+        if self.layout == Layout::Sound && self.frames != 1 {
+            let (option, found) = ("transform.frames", self.frames.to_string());
+            return Err(BadOption { option, found, wanted: "1 with the layout SOUND" });
         }
         Ok(())
     }
@@ -290,12 +313,28 @@ impl Transform {
             Layout::Tchw => [self.frames, 3, h, w],
             Layout::Thwc => [self.frames, h, w, 3],
             Layout::Pages => [self.frames, PAGE_SIDE, PAGE_SIDE, 1],
+            Layout::Sound => [self.frames, 0, 0, 0],
         }
     }
 
-    /// Bytes of the output: what the region must hold.
+    /// Bytes of the frames.
+    pub fn video_bytes(&self, facts: &Facts) -> u64 {
+        self.video_bytes_of(self.shape(facts))
+    }
+
+    /// As [`video_bytes`](Self::video_bytes), by the shape.
+    pub fn video_bytes_of(&self, shape: [u16; 4]) -> u64 {
+        shape.iter().map(|&n| u64::from(n)).product::<u64>() * self.dtype.size() as u64
+    }
+
+    /// Bytes of the output with all its fields: what the region must hold.
     pub fn max_bytes(&self, facts: &Facts) -> u64 {
-        self.shape(facts).iter().map(|&n| u64::from(n)).product::<u64>() * self.dtype.size() as u64
+        self.bytes_of(self.shape(facts))
+    }
+
+    /// As [`max_bytes`](Self::max_bytes), by the shape.
+    pub fn bytes_of(&self, shape: [u16; 4]) -> u64 {
+        fields::region_bytes(self.video_bytes_of(shape), self.audio.as_ref())
     }
 
     /// All frames of the output.
@@ -307,29 +346,34 @@ impl Transform {
     pub const fn has_parts(&self) -> bool {
         match self.layout {
             Layout::Tchw | Layout::Thwc => true,
-            Layout::Pages => false,
+            Layout::Pages | Layout::Sound => false,
         }
     }
 
     /// Where a part of a sample lies in its region: (bytes from the region's start, bytes). `None` if it has no such
     /// frames, or if its frames do not lie together and it is not all of the sample.
     pub fn place(&self, facts: &Facts, span: Span) -> Option<(u64, u64)> {
-        self.part(self.max_bytes(facts), span)
+        self.place_in(self.shape(facts), span)
     }
 
-    /// As [`place`](Self::place), where the bytes of the whole sample are known.
-    pub fn part(&self, bytes: u64, span: Span) -> Option<(u64, u64)> {
+    /// As [`place`](Self::place), by the shape. What is behind the frames belongs to the part that has the last one.
+    pub fn place_in(&self, shape: [u16; 4], span: Span) -> Option<(u64, u64)> {
+        let bytes = self.bytes_of(shape);
         if span == self.whole() {
             return Some((0, bytes));
         }
-        let frame = bytes.checked_div(self.frames.into()).filter(|_| self.has_parts())?;
-        let fits = span.frames > 0 && span.end() <= self.frames.into();
-        fits.then(|| (u64::from(span.first) * frame, u64::from(span.frames) * frame))
+        let frame = self.video_bytes_of(shape).checked_div(self.frames.into()).filter(|_| self.has_parts())?;
+        let frames = u32::from(self.frames);
+        let fits = span.frames > 0 && span.end() <= frames;
+        let from = u64::from(span.first) * frame;
+        let end = if span.end() == frames { bytes } else { u64::from(span.end()) * frame };
+        fits.then(|| (from, end - from))
     }
 
     /// Whether every sample has the same shape, whatever its size: then a batch is one tensor.
     pub fn is_uniform(&self) -> bool {
-        matches!(self.resize, Resize::Exact { .. }) || !matches!(self.crop, Crop::None)
+        let fixed = matches!(self.resize, Resize::Exact { .. }) || !matches!(self.crop, Crop::None);
+        fixed || self.layout == Layout::Sound
     }
 }
 

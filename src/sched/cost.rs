@@ -30,7 +30,7 @@ impl Work {
         let [a, b, c, d] = transform.shape(facts).map(f64::from);
         let output = match transform.layout {
             Layout::Tchw => a * c * d,
-            Layout::Thwc | Layout::Pages => a * b * c,
+            Layout::Thwc | Layout::Pages | Layout::Sound => a * b * c,
         };
         Work {
             codec: facts.codec,

@@ -146,7 +146,7 @@ fn kept(facts: &Facts, transform: &Transform) -> (u64, u64, u64) {
     let [a, b, c, d] = transform.shape(facts).map(u64::from);
     match transform.layout {
         Layout::Tchw => (a, c, d),
-        Layout::Thwc | Layout::Pages => (a, b, c),
+        Layout::Thwc | Layout::Pages | Layout::Sound => (a, b, c),
     }
 }
 

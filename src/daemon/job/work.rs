@@ -1,5 +1,7 @@
 //! The work itself: decisions of the scheduler carried out, and what ranks and workers say of it taken in.
 
+use std::sync::Arc;
+
 use super::endings::Culprit;
 use super::{Flight, Job, now};
 use crate::crash;
@@ -143,14 +145,18 @@ impl Job {
         (iter, epoch, step): (u32, u32, u32),
         (slot, part, hedge): (u16, Option<Span>, bool),
     ) -> bool {
-        let Some(options) = self.stream_of(stream).map(|s| s.options.clone()) else { return false };
+        let Some((options, manifest)) = self.stream_of(stream).map(|s| (s.options.clone(), Arc::clone(&s.manifest)))
+        else {
+            return false;
+        };
         let Some(session) = self.member(stream, rank).and_then(|id| self.sessions.get_mut(&id)) else { return false };
         let Some(&grant) = session.grants.get(&(iter, step)) else { return false };
         let Some(w) = self.workers.get_mut(usize::from(worker)).and_then(Option::as_mut) else { return false };
         let Ok(region) = session.regions.region(grant, slot) else { return false };
         let (offset, sample) = (region.offset, region.place.sample);
         let span = part.unwrap_or(options.transform.whole());
-        let Some((at, len)) = options.transform.part(region.place.bytes, span) else { return false };
+        let place = options.transform.place(&manifest.facts(sample), span);
+        let Some((at, len)) = place.filter(|(at, len)| at + len <= region.place.bytes) else { return false };
         let what = Address { grant, slot, span };
         let id = session.id;
         let place = if hedge {
