@@ -31,7 +31,14 @@ fn clips(copies: usize) -> tempfile::TempDir {
 }
 
 fn build(folder: &Path, jobs: usize) -> Build {
-    Build { paths: vec![folder.to_owned()], root: None, output: folder.join("data.arrow"), jobs, reuse: true }
+    Build {
+        paths: vec![folder.to_owned()],
+        root: None,
+        output: folder.join("data.arrow"),
+        jobs,
+        reuse: true,
+        sound: false,
+    }
 }
 
 #[test]

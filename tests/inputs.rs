@@ -34,7 +34,8 @@ fn text<'a>(folder: &Path, name: &'a str, content: &str) -> (&'a str, PathBuf) {
 }
 
 fn index(paths: &[PathBuf], output: &Path) -> (Summary, Manifest) {
-    let build = Build { paths: paths.to_vec(), root: None, output: output.to_owned(), jobs: 2, reuse: true };
+    let build =
+        Build { paths: paths.to_vec(), root: None, output: output.to_owned(), jobs: 2, reuse: true, sound: false };
     let summary = build.run(&AtomicBool::new(false), |_| ()).unwrap();
     (summary, Manifest::open(output).unwrap())
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os as _os
 
 from . import cost
+from ._audio import Audio
 from ._batch import Batch
 from ._loader import Loader
 from ._native import (
@@ -24,6 +25,7 @@ from ._native import (
 from ._video import Video
 
 __all__ = [
+    "Audio",
     "BadSampleError",
     "Batch",
     "DaemonError",

@@ -11,7 +11,8 @@ Convert = Callable[[Any], Any]
 class Batch(Mapping[str, Any]):
     """A batch: ``batch["video"]`` lies where the worker wrote it, and may be written to.
 
-    It is a mapping with the keys ``video`` and ``text`` (labels or captions, also as ``caption``). Its memory is in use
+    It is a mapping with the keys ``video``, ``audio`` where the transform asks for it, and ``text`` (labels or
+    captions, also as ``caption``). Its memory is in use
     until the batch and all tensors made of it are gone. Where samples differ in shape ``video`` is a list of tensors.
     """
 
@@ -44,26 +45,62 @@ class Batch(Mapping[str, Any]):
             if raw.is_uniform:
                 return self._convert(raw.tensor())
             return [self._convert(raw.sample(i)) for i in range(len(raw))]
+        if key == "audio" and self._has_audio:
+            return self._convert(raw.audio())
         if key == "text":
             return [self._manifest.text(row) for row in raw.ids]
         raise KeyError(f"a batch has no `{key}`; it has {', '.join(self)}")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(("video", "text"))
+        return iter(("video", "audio", "text") if self._has_audio else ("video", "text"))
 
     def __len__(self) -> int:
-        return 2
+        return 3 if self._has_audio else 2
 
     def __contains__(self, key: object) -> bool:
-        return key in ("video", "text", "caption")
+        return key in ("video", "text", "caption") or (key == "audio" and self._has_audio)
+
+    @property
+    def _has_audio(self) -> bool:
+        return self._raw.audio_facts is not None
 
     def samples(self) -> list[dict[str, Any]]:
         """The samples one by one, as a ``collate_fn`` takes them."""
         raw = self._raw
-        return [
+        samples = [
             {"video": self._convert(raw.sample(i)), "text": self._manifest.text(row), "id": row}
             for i, row in enumerate(raw.ids)
         ]
+        if self._has_audio:
+            for i, sample in enumerate(samples):
+                sample["audio"] = self._convert(raw.audio_sample(i))
+        return samples
+
+    # Its sound.
+
+    @property
+    def audio_rate(self) -> int | None:
+        """Numbers a second of ``audio``."""
+        facts = self._raw.audio_facts
+        return facts[0] if facts is not None else None
+
+    @property
+    def audio_lengths(self) -> list[int]:
+        """For each sample how many numbers of a channel are its sound; silence follows."""
+        facts = self._raw.audio_facts
+        return facts[1] if facts is not None else []
+
+    @property
+    def audio_present(self) -> list[bool]:
+        """For each sample whether its file has sound."""
+        facts = self._raw.audio_facts
+        return facts[2] if facts is not None else []
+
+    @property
+    def audio_start(self) -> list[float]:
+        """For each sample when its sound begins, seconds on the file's clock."""
+        facts = self._raw.audio_facts
+        return facts[3] if facts is not None else []
 
     # What it is.
 
@@ -139,7 +176,10 @@ class Batch(Mapping[str, Any]):
     # What frameworks look for.
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:
-        """The same batch with its video moved, as ``Tensor.to`` moves it. This one lets go with its last reference."""
+        """The same batch with its video and sound moved, as ``Tensor.to`` moves them.
+
+        This one lets go with its last reference.
+        """
         video = self["video"]
         moved = Batch(self._raw, self._convert, self._vector, self._manifest, self._world, self._share)
         if isinstance(video, list):
@@ -147,6 +187,9 @@ class Batch(Mapping[str, Any]):
         else:
             moved._cache["video"] = video.to(*args, **kwargs)
         same = moved._cache["video"] is video
+        if self._has_audio:
+            moved._cache["audio"] = self["audio"].to(*args, **kwargs)
+            same = same and moved._cache["audio"] is self["audio"]
         moved._raw = self._raw if same else _Facts(self._raw)
         return moved
 
@@ -174,6 +217,7 @@ class _Facts:
         "wait",
         "copied",
         "is_uniform",
+        "audio_facts",
     )
 
     def __init__(self, raw: Any) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from . import _bin, _log, _native
 from . import cost as _cost
+from ._audio import Audio
 from ._batch import Batch
 from ._video import Video
 
@@ -146,7 +147,7 @@ class NativeLoader:
         drop_last: bool,
         num_workers: int,
         timeout: float,
-        transform: Video | None,
+        transform: Video | Audio | None,
         balance: str | None,
         cost: Any,
         on_error: str,
@@ -444,7 +445,7 @@ class Loader(NativeLoader):
         drop_last: bool = False,
         timeout: float = 0,
         *,
-        transform: Video | None = None,
+        transform: Video | Audio | None = None,
         balance: Any = "cost",
         cost: Any = None,
         on_error: str = "raise",

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ._audio import Audio
+
 _DTYPES = {"uint8": "u8", "float32": "f32"}
 
 
@@ -19,7 +21,7 @@ class Video:
     that the samples of a batch differ in shape. With ``sampling="uniform"`` the frames are the middles of equal parts
     of the clip, with ``"window"`` consecutive ones ``stride`` apart from a random start. ``flip`` is the probability of
     a horizontal flip. Everything random is keyed by seed, epoch and sample. Of ``dtype="float32"`` the numbers are
-    ``(v / 255 - mean) / std``.
+    ``(v / 255 - mean) / std``. ``audio`` adds the sound of the frames' time.
     """
 
     frames: int = 16
@@ -33,6 +35,7 @@ class Video:
     flip: float = 0.0
     mean: Sequence[float] = (0.0, 0.0, 0.0)
     std: Sequence[float] = (1.0, 1.0, 1.0)
+    audio: Audio | None = None
 
     def transform(self) -> dict[str, Any]:
         """The same, as the native side takes it."""
@@ -71,4 +74,5 @@ class Video:
             "dtype": _DTYPES[dtype],
             "mean": [float(v) for v in self.mean],
             "std": [float(v) for v in self.std],
+            **({"audio": self.audio.audio()} if self.audio is not None else {}),
         }

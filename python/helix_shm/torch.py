@@ -21,6 +21,7 @@ import torch.utils.dlpack
 from torch.utils.data import _utils as _torch_utils
 
 from . import _log, _native
+from ._audio import Audio
 from ._batch import Batch
 from ._dataset import DatasetIterator, Pool
 from ._loader import NativeIterator, NativeLoader, Session
@@ -86,7 +87,7 @@ class DataLoader(NativeLoader):
         pin_memory_device: str = "",
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
-        transform: Video | None = None,
+        transform: Video | Audio | None = None,
         balance: Any = None,
         cost: Any = None,
         on_error: str = "raise",

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use helix_shm::Batch as Delivered;
 use helix_shm::client::BatchError;
+use helix_shm::proto::fields::SoundNumber;
 use helix_shm::proto::transform::Dtype;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -41,29 +42,116 @@ impl Drop for Block {
     }
 }
 
-/// A dense tensor somewhere in a block.
+/// Type of a number, whatever field it is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Number {
+    U8,
+    I16,
+    F32,
+}
+
+impl Number {
+    const fn size(self) -> usize {
+        match self {
+            Number::U8 => 1,
+            Number::I16 => 2,
+            Number::F32 => 4,
+        }
+    }
+
+    /// As `__array_interface__` and a framework call it.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Number::U8 => ("|u1", "uint8"),
+            Number::I16 => ("<i2", "int16"),
+            Number::F32 => ("<f4", "float32"),
+        }
+    }
+}
+
+impl From<Dtype> for Number {
+    fn from(dtype: Dtype) -> Number {
+        match dtype {
+            Dtype::U8 => Number::U8,
+            Dtype::F32 => Number::F32,
+        }
+    }
+}
+
+impl From<SoundNumber> for Number {
+    fn from(number: SoundNumber) -> Number {
+        match number {
+            SoundNumber::F32 => Number::F32,
+            SoundNumber::I16 => Number::I16,
+        }
+    }
+}
+
+/// A tensor somewhere in a block: dense, but for the first axis where samples have other fields behind this one.
 #[derive(Clone)]
 pub struct View {
     /// Where it begins.
     pub address: usize,
     /// Its shape.
     pub shape: Vec<usize>,
+    /// Its strides in numbers.
+    pub strides: Vec<usize>,
     /// Type of a number.
-    pub dtype: Dtype,
+    pub number: Number,
 }
 
 impl View {
-    /// Its strides in numbers: the last axis is the densest.
-    pub fn strides(&self) -> Vec<usize> {
-        let mut strides = vec![1; self.shape.len()];
-        for axis in (1..self.shape.len()).rev() {
-            strides[axis - 1] = strides[axis] * self.shape[axis];
+    fn dense(address: usize, shape: Vec<usize>, number: Number) -> View {
+        let mut strides = vec![1; shape.len()];
+        for axis in (1..shape.len()).rev() {
+            strides[axis - 1] = strides[axis] * shape[axis];
         }
-        strides
+        View { address, shape, strides, number }
+    }
+
+    /// Samples of one shape, as far apart as they are; dense if there is none or one.
+    fn of(samples: &[View]) -> Option<View> {
+        let first = samples.first()?;
+        let whole = View::dense(first.address, [&[samples.len()], &first.shape[..]].concat(), first.number);
+        let Some(second) = samples.get(1) else { return Some(whole) };
+        let step = second.address.checked_sub(first.address)?;
+        let even = samples.windows(2).all(|w| w[1].address.checked_sub(w[0].address) == Some(step));
+        let strides = [&[step / first.number.size()], &first.strides[..]].concat();
+        even.then_some(View { strides, ..whole })
     }
 
     fn bytes(&self) -> usize {
-        self.shape.iter().product::<usize>() * self.dtype.size()
+        self.shape.iter().product::<usize>() * self.number.size()
+    }
+}
+
+/// The sound of a batch.
+struct Sound {
+    samples: Vec<View>,
+    whole: Option<View>,
+    /// Numbers of a channel that belong to each sample; whether its file has sound; when it begins, seconds.
+    lengths: Vec<u32>,
+    present: Vec<bool>,
+    starts: Vec<f64>,
+    rate: u32,
+}
+
+impl Sound {
+    fn of(batch: &mut Delivered, count: usize) -> Result<Option<Sound>, BatchError> {
+        let Ok(sound) = batch.sound() else { return Ok(None) };
+        let mut lengths = sound.lengths();
+        let mut present = sound.present();
+        lengths.truncate(count);
+        present.truncate(count);
+        let starts = (0..count).map(|i| sound.head(i).map_or(0.0, |head| head.start_us as f64 / 1e6)).collect();
+        let (audio, number) = (sound.audio.clone(), Number::from(sound.audio.number));
+        let shape = vec![usize::from(audio.channels), audio.capacity() as usize];
+        let address = |i| batch.sample_mut(i, "audio").map(|bytes| bytes.as_mut_ptr() as usize);
+        let samples: Vec<View> = (0..count)
+            .map(address)
+            .map(|at| at.map(|at| View::dense(at, shape.clone(), number)))
+            .collect::<Result<_, _>>()?;
+        Ok(Some(Sound { whole: View::of(&samples), samples, lengths, present, starts, rate: audio.rate }))
     }
 }
 
@@ -75,6 +163,7 @@ pub struct Batch {
     samples: Vec<View>,
     /// All of them, where they have one shape.
     whole: Result<View, BatchError>,
+    sound: Option<Sound>,
     facts: Facts,
 }
 
@@ -106,15 +195,17 @@ impl Batch {
         let whole = batch.tensor_mut("video").map(|t| View {
             address: t.data.as_mut_ptr() as usize,
             shape: [&[count][..], &t.shape[1..]].concat(),
-            dtype: t.dtype,
+            strides: t.strides.to_vec(),
+            number: t.dtype.into(),
         });
-        let dtype = batch.dtype();
+        let number = batch.dtype().into();
         let mut samples = Vec::with_capacity(count);
         for i in 0..count {
             let shape = batch.shape(i)?.map(usize::from).to_vec();
             let address = batch.sample_mut(i, "video")?.as_mut_ptr() as usize;
-            samples.push(View { address, shape, dtype });
+            samples.push(View::dense(address, shape, number));
         }
+        let mut sound = Sound::of(&mut batch, count)?;
         let mut facts = Facts {
             ids: batch.ids()[..count].to_vec(),
             weights: batch.weights()[..count].to_vec(),
@@ -134,13 +225,14 @@ impl Batch {
                 (Block { _memory: Memory::Slab(Box::new(batch)), live: Some(live) }, whole)
             }
             None => {
-                let (lines, bytes) = copy_out(&batch, &mut samples)?;
+                let (lines, bytes) = copy_out(&batch, &mut samples, sound.as_mut())?;
                 facts.copied = bytes;
                 let address = lines.as_ptr() as usize;
-                (Block { _memory: Memory::Heap(lines), live: None }, whole.map(|w| View { address, ..w }))
+                let whole = whole.map(|w| View::dense(address, w.shape, w.number));
+                (Block { _memory: Memory::Heap(lines), live: None }, whole)
             }
         };
-        Ok(Batch { block: Arc::new(block), samples, whole, facts })
+        Ok(Batch { block: Arc::new(block), samples, whole, sound, facts })
     }
 
     /// Bytes that were copied to take it off the slab.
@@ -149,21 +241,37 @@ impl Batch {
     }
 }
 
-/// Copies samples to memory of their own, one behind the other, and has their views point there.
-fn copy_out(batch: &Delivered, samples: &mut [View]) -> Result<(Vec<Line>, usize), BatchError> {
-    let bytes: usize = samples.iter().map(View::bytes).sum();
+/// Copies samples to memory of their own, field by field and one behind the other, and has their views point there.
+fn copy_out(
+    batch: &Delivered,
+    samples: &mut [View],
+    sound: Option<&mut Sound>,
+) -> Result<(Vec<Line>, usize), BatchError> {
+    let total = |views: &[View]| views.iter().map(View::bytes).sum::<usize>();
+    // Each field begins on a line.
+    let video = total(samples).next_multiple_of(64);
+    let bytes = video + sound.as_ref().map_or(0, |sound| total(&sound.samples));
     let mut lines = vec![Line([0; 64]); bytes.div_ceil(64)];
     let base = lines.as_mut_ptr().cast::<u8>();
-    let mut at = 0;
-    for (i, view) in samples.iter_mut().enumerate() {
-        let from = batch.sample(i, "video")?;
-        // SAFETY: the lines have room for all samples, and nobody else knows them yet.
-        let to = unsafe { std::slice::from_raw_parts_mut(base.add(at), from.len()) };
-        to.copy_from_slice(from);
-        view.address = to.as_ptr() as usize;
-        at += from.len();
+    let mut copied = 0;
+    let mut copy = |name: &str, views: &mut [View], mut at: usize| -> Result<(), BatchError> {
+        for (i, view) in views.iter_mut().enumerate() {
+            let from = batch.sample(i, name)?;
+            // SAFETY: the lines have room for all fields of all samples, and nobody else knows them yet.
+            let to = unsafe { std::slice::from_raw_parts_mut(base.add(at), from.len()) };
+            to.copy_from_slice(from);
+            view.address = to.as_ptr() as usize;
+            at += from.len();
+            copied += from.len();
+        }
+        Ok(())
+    };
+    copy("video", samples, 0)?;
+    if let Some(sound) = sound {
+        copy("audio", &mut sound.samples, video)?;
+        sound.whole = View::of(&sound.samples);
     }
-    Ok((lines, bytes))
+    Ok((lines, copied))
 }
 
 #[pymethods]
@@ -188,6 +296,35 @@ impl Batch {
         let view = self.samples.get(i).cloned();
         let view = view.ok_or_else(|| PyIndexError::new_err(format!("sample {i} of {}", self.samples.len())))?;
         Ok(Tensor { block: Arc::clone(&self.block), view })
+    }
+
+    /// The sound of all samples as one tensor, padded with silence; `None` where none was asked for.
+    fn audio(&self) -> PyResult<Option<Tensor>> {
+        let Some(sound) = &self.sound else { return Ok(None) };
+        let view = sound.whole.clone().ok_or_else(|| {
+            let text = "this batch's samples are in several places, so that their sound is no one tensor: take it \
+                        sample by sample, or look at the video first";
+            errors::HelixError::new_err(text)
+        })?;
+        Ok(Some(Tensor { block: Arc::clone(&self.block), view }))
+    }
+
+    /// The sound of one sample, as long as it is.
+    fn audio_sample(&self, i: usize) -> PyResult<Tensor> {
+        let found = self.sound.as_ref().and_then(|sound| Some((sound.samples.get(i)?, *sound.lengths.get(i)?)));
+        let (view, length) = found.ok_or_else(|| PyIndexError::new_err(format!("no sound of a sample {i}")))?;
+        let mut view = view.clone();
+        view.shape[1] = length as usize;
+        Ok(Tensor { block: Arc::clone(&self.block), view })
+    }
+
+    /// What is said of the sound: numbers a second; of each sample numbers of a channel, whether its file has sound,
+    /// when it begins, seconds. `None` where none was asked for.
+    #[getter]
+    #[allow(clippy::type_complexity, reason = "a tuple for one caller")]
+    fn audio_facts(&self) -> Option<(u32, Vec<u32>, Vec<bool>, Vec<f64>)> {
+        let sound = self.sound.as_ref()?;
+        Some((sound.rate, sound.lengths.clone(), sound.present.clone(), sound.starts.clone()))
     }
 
     /// Whether the samples have one shape.
@@ -252,7 +389,7 @@ impl Batch {
     }
 }
 
-/// A dense tensor on the host. Frameworks take it by `__dlpack__`, NumPy by `__array_interface__`; neither copies.
+/// A tensor on the host. Frameworks take it by `__dlpack__`, NumPy by `__array_interface__`; neither copies.
 #[pyclass(frozen, module = "helix_shm._native")]
 pub struct Tensor {
     block: Arc<Block>,
@@ -290,7 +427,9 @@ impl Tensor {
         dict.set_item("version", 3)?;
         dict.set_item("shape", self.shape(py)?)?;
         dict.set_item("data", (self.view.address, false))?;
-        dict.set_item("typestr", if self.view.dtype == Dtype::U8 { "|u1" } else { "<f4" })?;
+        dict.set_item("typestr", self.view.number.names().0)?;
+        let strides = self.view.strides.iter().map(|n| n * self.view.number.size());
+        dict.set_item("strides", PyTuple::new(py, strides.collect::<Vec<_>>())?)?;
         Ok(dict)
     }
 
@@ -301,7 +440,7 @@ impl Tensor {
 
     #[getter]
     fn dtype(&self) -> &'static str {
-        if self.view.dtype == Dtype::U8 { "uint8" } else { "float32" }
+        self.view.number.names().1
     }
 
     #[getter]

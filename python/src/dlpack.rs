@@ -7,11 +7,10 @@
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
-use helix_shm::proto::transform::Dtype;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::batch::{Block, View};
+use crate::batch::{Block, Number, View};
 
 /// The host's memory, in DLPack's numbers.
 pub const CPU: (i32, i32) = (1, 0);
@@ -59,10 +58,11 @@ struct Held {
 /// A capsule over a view of a block.
 pub fn capsule(py: Python<'_>, owner: &Arc<Block>, view: &View) -> PyResult<Py<PyAny>> {
     let shape: Vec<i64> = view.shape.iter().map(|&n| n as i64).collect();
-    let strides: Vec<i64> = view.strides().into_iter().map(|n| n as i64).collect();
-    let (code, bits) = match view.dtype {
-        Dtype::U8 => (1, 8),
-        Dtype::F32 => (2, 32),
+    let strides: Vec<i64> = view.strides.iter().map(|&n| n as i64).collect();
+    let (code, bits) = match view.number {
+        Number::U8 => (1, 8),
+        Number::I16 => (0, 16),
+        Number::F32 => (2, 32),
     };
     let dl_tensor = DLTensor {
         data: view.address as *mut c_void,

@@ -32,6 +32,7 @@ pub(crate) const EMPTY: Descriptor<'static> = Descriptor {
     key_offsets: &[],
     seekable: false,
     text: "",
+    sound: None,
 };
 
 /// A file of the collection.

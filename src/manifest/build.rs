@@ -31,6 +31,8 @@ pub struct Build {
     pub jobs: usize,
     /// Whether rows of a former manifest at `output` are kept where path, length and time of a file are the same.
     pub reuse: bool,
+    /// Whether files of sound alone are samples too.
+    pub sound: bool,
 }
 
 /// What was built.
@@ -144,7 +146,7 @@ impl Build {
         let mut writer = Writer::new(BufWriter::with_capacity(1 << 20, out), &self.options())?;
         let mut failed = None;
         let mut done = 0;
-        probe_all(&items, self.jobs(), stop, &former, |item, outcome| {
+        probe_all(&items, (self.jobs(), self.sound), stop, &former, |item, outcome| {
             if let Err(e) = sum.add(&mut writer, item, outcome) {
                 failed = Some(e);
                 return false;
@@ -198,7 +200,7 @@ impl Build {
         let tool = concat!("helix index ", env!("CARGO_PKG_VERSION"));
         let paths: Vec<_> = self.paths.iter().map(|p| p.to_string_lossy()).collect();
         let root = self.root.as_ref().map(|r| r.to_string_lossy());
-        serde_json::json!({ "tool": tool, "probe": probe::version(), "paths": paths, "root": root }).to_string()
+        serde_json::json!({ "tool": tool, "probe": probe::version(), "paths": paths, "root": root, "sound": self.sound }).to_string()
     }
 }
 
@@ -233,7 +235,7 @@ impl Summary {
 /// Probes on `jobs` threads; `sink` gets the outcomes in the order of the items, and says whether to go on.
 fn probe_all(
     items: &[Item],
-    jobs: usize,
+    (jobs, sound): (usize, bool),
     stop: &AtomicBool,
     former: &Former,
     mut sink: impl FnMut(&Item, Outcome) -> bool,
@@ -254,7 +256,7 @@ fn probe_all(
             drop(done);
             if stop.load(Ordering::Relaxed)
                 || ended.load(Ordering::Relaxed)
-                || send.send((i, one(item, former))).is_err()
+                || send.send((i, one(item, former, sound))).is_err()
             {
                 return;
             }
@@ -282,7 +284,7 @@ fn probe_all(
     });
 }
 
-fn one(item: &Item, former: &Former) -> Outcome {
+fn one(item: &Item, former: &Former, sound: bool) -> Outcome {
     let path = &*item.path;
     let (file_len, mtime_ns) = std::fs::metadata(path).as_ref().map_or((0, 0), stamp);
     let (offset, len) = item.range();
@@ -299,10 +301,14 @@ fn one(item: &Item, former: &Former) -> Outcome {
             Err(reason) => return bad(reason),
         },
     };
-    if let Some(record) = former.find(now) {
+    if let Some(record) = former.find(now).filter(|record| sound || record.frames > 0) {
         return Outcome::Good { record: Box::new(Record { text, ..record }), reused: true };
     }
-    match probe::probe_part(path, offset, len) {
+    let probed = match probe::probe_part(path, offset, len) {
+        Err(ProbeError::NoVideo(_)) if sound => probe::probe_sound(path, offset, len),
+        probed => probed,
+    };
+    match probed {
         Ok(record) => Outcome::Good { record: Box::new(Record { text, ..record }), reused: false },
         Err(ProbeError::NoVideo(_)) if item.may_lack_video() => Outcome::NoVideo,
         Err(e) => bad(e.to_string()),

@@ -13,6 +13,8 @@ pub(super) struct Shape {
     pub(super) rotation: u16,
     pub(super) size: (u16, u16),
     pub(super) denominators: [u32; 3],
+    /// Whether it has sound: then it need not have frames.
+    pub(super) has_sound: bool,
 }
 
 impl Shape {
@@ -27,6 +29,7 @@ impl Shape {
             rotation: d.rotation,
             size: (d.coded_width, d.coded_height),
             denominators: [d.sar.1, d.fps.1, d.time_base.1],
+            has_sound: d.sound.is_some_and(|sound| sound.is_some()),
         }
     }
 
@@ -38,7 +41,8 @@ impl Shape {
         if !self.good {
             return None;
         }
-        if self.frames == 0 {
+        let is_sound = self.frames == 0 && self.has_sound;
+        if self.frames == 0 && !is_sound {
             return Some("it has no frames and no error".into());
         }
         if self.pts != 0 && self.pts != self.frames as usize {
@@ -50,7 +54,7 @@ impl Shape {
         if !matches!(self.rotation, 0 | 90 | 180 | 270) {
             return Some(format!("rotation is {}; wanted 0, 90, 180 or 270", self.rotation));
         }
-        if self.size.0 == 0 || self.size.1 == 0 {
+        if !is_sound && (self.size.0 == 0 || self.size.1 == 0) {
             return Some(format!("size is {}x{}", self.size.0, self.size.1));
         }
         if self.denominators.contains(&0) {

@@ -55,9 +55,34 @@ pub struct Descriptor<'a> {
     pub seekable: bool,
     /// Label or caption; empty when there is none.
     pub text: &'a str,
+    /// Its first stream of sound; `None` in a manifest of a version that did not look.
+    pub sound: Option<Sound>,
+}
+
+/// What is known of a file's sound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sound {
+    /// Numbers a second and channel; 0 if there is no sound.
+    pub rate: u32,
+    /// Channels.
+    pub channels: u16,
+    /// Length as the container states it, milliseconds; 0 if it does not.
+    pub duration_ms: u32,
+}
+
+impl Sound {
+    /// Whether there is any.
+    pub const fn is_some(&self) -> bool {
+        self.rate > 0
+    }
 }
 
 impl Descriptor<'_> {
+    /// Whether it is sound alone: a good row without frames.
+    pub fn is_sound(&self) -> bool {
+        self.frames == 0 && self.sound.is_some_and(|sound| sound.is_some())
+    }
+
     /// Width and height as shown, rotation applied.
     pub fn shown(&self) -> (u16, u16) {
         if self.rotation.is_multiple_of(180) {

@@ -162,6 +162,7 @@ impl Manifest {
             key_offsets: b.key_offsets.get(map, i),
             seekable: b.seekable.get(map, i),
             text: self.text(&b.text, i, row, "text"),
+            sound: b.sound(map, i),
         }
     }
 
@@ -206,6 +207,7 @@ impl Manifest {
             key_offsets: &[],
             seekable: false,
             text: "",
+            sound: None,
         };
         let codec = std::str::from_utf8(b.codec.get(map, i)).map_or(Codec::Other, Codec::from_name);
         Facts { codec, ..d.facts() }
@@ -289,6 +291,7 @@ impl Manifest {
                     rotation: rotation[i],
                     size: (sizes.0[i], sizes.1[i]),
                     denominators: denominators.map(|d| d[i]),
+                    has_sound: b.sound(map, i).is_some_and(|sound| sound.is_some()),
                 };
                 let row = b.start + i as u64;
                 if let Some(found) = shape.fault() {

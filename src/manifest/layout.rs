@@ -12,6 +12,7 @@ use arrow_ipc::{Block, Buffer, FieldNode, Footer, MetadataVersion, RecordBatch};
 use bytemuck::Pod;
 
 use super::column::{Bits, Lists, Numbers, Span, Texts};
+use super::descriptor::Sound;
 use super::error::ManifestError;
 use super::schema;
 
@@ -58,9 +59,16 @@ pub(super) struct Batch {
     /// Whether every row of the batch is bad: then there may be no bits.
     pub(super) all_bad: bool,
     pub(super) error: Texts,
+    /// Rate, channels and milliseconds of the sound, where the file's version has them.
+    pub(super) sound: Option<(Numbers<u32>, Numbers<u16>, Numbers<u32>)>,
 }
 
 impl Batch {
+    pub(super) fn sound(&self, map: &[u8], i: usize) -> Option<Sound> {
+        let (rate, channels, ms) = self.sound?;
+        Some(Sound { rate: rate.get(map, i), channels: channels.get(map, i), duration_ms: ms.get(map, i) })
+    }
+
     pub(super) fn is_bad(&self, map: &[u8], i: usize) -> bool {
         self.all_bad || self.has_error.is_some_and(|bits| bits.get(map, i))
     }
@@ -70,12 +78,13 @@ impl Layout {
     pub(super) fn read(path: &Path, map: &[u8]) -> Result<Layout, ManifestError> {
         let fail = |found: String| ManifestError::format(path, found);
         let footer = footer(map).map_err(fail)?;
-        let (options, fingerprint) = metadata(&footer).map_err(fail)?;
+        let (options, fingerprint, has_sound) = metadata(&footer).map_err(fail)?;
         let blocks = footer.recordBatches().unwrap_or_default();
         let mut batches = Vec::with_capacity(blocks.len());
         let mut start = 0;
         for (i, block) in blocks.iter().enumerate() {
-            let batch = batch(map, &footer, block, start).map_err(|e| fail(format!("record batch {i}: {e}")))?;
+            let batch =
+                batch(map, &footer, block, (start, has_sound)).map_err(|e| fail(format!("record batch {i}: {e}")))?;
             start += batch.rows as u64;
             batches.push(batch);
         }
@@ -100,19 +109,20 @@ fn footer(map: &[u8]) -> Result<Footer<'_>, String> {
     arrow_ipc::root_as_footer(&map[at..end]).map_err(|e| format!("its footer is damaged: {e}"))
 }
 
-/// The options and, unless another tool wrote the file, the fingerprint.
-fn metadata(footer: &Footer<'_>) -> Result<(String, Option<String>), String> {
+/// The options, unless another tool wrote the file the fingerprint, and whether there are columns of sound.
+fn metadata(footer: &Footer<'_>) -> Result<(String, Option<String>, bool), String> {
     let fb = footer.schema().ok_or("its footer has no schema")?;
     if !fb.endianness().equals_to_target_endianness() {
         return Err("it was written on a machine of the other byte order".into());
     }
     let found = arrow_ipc::convert::try_fb_to_schema(fb).map_err(|e| format!("its schema is damaged: {e}"))?;
-    match found.metadata().get(schema::KEY_FORMAT) {
-        Some(v) if v == schema::FORMAT => {}
+    let has_sound = match found.metadata().get(schema::KEY_FORMAT) {
+        Some(v) if v == schema::FORMAT => true,
+        Some(v) if v == schema::WITHOUT_SOUND => false,
         Some(v) => return Err(format!("its {} is {v}; wanted {}", schema::KEY_FORMAT, schema::FORMAT)),
         None => return Err(format!("it has no {} in its schema's metadata", schema::KEY_FORMAT)),
-    }
-    if let Some(difference) = schema::difference(&found) {
+    };
+    if let Some(difference) = schema::difference(&found, has_sound) {
         return Err(difference);
     }
     let options = found.metadata().get(schema::KEY_OPTIONS).cloned().unwrap_or_default();
@@ -124,10 +134,10 @@ fn metadata(footer: &Footer<'_>) -> Result<(String, Option<String>), String> {
     {
         return Err(format!("its fingerprint is `{}`; wanted 32 hexadecimal digits", text.escape_debug()));
     }
-    Ok((options, fingerprint))
+    Ok((options, fingerprint, has_sound))
 }
 
-fn batch(map: &[u8], footer: &Footer<'_>, block: &Block, start: u64) -> Result<Batch, String> {
+fn batch(map: &[u8], footer: &Footer<'_>, block: &Block, (start, has_sound): (u64, bool)) -> Result<Batch, String> {
     let place = |n: i64| usize::try_from(n).map_err(|_| format!("a place of {n} bytes"));
     let at = place(block.offset())?;
     let (meta, body) = (place(i64::from(block.metaDataLength()))?, place(block.bodyLength())?);
@@ -148,7 +158,7 @@ fn batch(map: &[u8], footer: &Footer<'_>, block: &Block, start: u64) -> Result<B
         return Err("it is compressed; a manifest is mapped and must not be".into());
     }
     let rows = place(batch.length())?;
-    Cursor::new(map, batch, Span { at: body_at, len: body }, rows)?.columns(start)
+    Cursor::new(map, batch, Span { at: body_at, len: body }, rows)?.columns(start, has_sound)
 }
 
 /// Walks the nodes and buffers of a batch in the order of the schema.
@@ -167,7 +177,7 @@ impl<'m> Cursor<'m> {
         Ok(Cursor { map, nodes: Box::new(nodes.iter()), buffers: Box::new(buffers.iter()), body, rows })
     }
 
-    fn columns(mut self, start: u64) -> Result<Batch, String> {
+    fn columns(mut self, start: u64, has_sound: bool) -> Result<Batch, String> {
         let path = self.lists("path")?;
         let file_len = self.numbers("file_len")?;
         let offset = self.numbers("offset")?;
@@ -192,6 +202,10 @@ impl<'m> Cursor<'m> {
         let text = self.lists("text")?;
         let (nulls, has_error) = self.node("error", self.rows)?;
         let error = self.text_buffers("error")?;
+        let sound = match has_sound {
+            true => Some((self.numbers("sound_rate")?, self.numbers("sound_channels")?, self.numbers("sound_ms")?)),
+            false => None,
+        };
         Ok(Batch {
             start,
             rows: self.rows,
@@ -220,6 +234,7 @@ impl<'m> Cursor<'m> {
             has_error: (0 < nulls && nulls < self.rows).then_some(has_error),
             all_bad: nulls == 0,
             error,
+            sound,
         })
     }
 

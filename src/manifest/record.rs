@@ -1,6 +1,6 @@
 //! A descriptor that owns what it says: what probing gives and what a writer of manifests fills in.
 
-use super::descriptor::Descriptor;
+use super::descriptor::{Descriptor, Sound};
 
 /// An owned [`Descriptor`] without a row; see there for the fields.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +28,7 @@ pub struct Record {
     pub key_offsets: Vec<i64>,
     pub seekable: bool,
     pub text: String,
+    pub sound: Option<Sound>,
 }
 
 impl Default for Record {
@@ -56,6 +57,7 @@ impl Default for Record {
             key_offsets: Vec::new(),
             seekable: false,
             text: String::new(),
+            sound: None,
         }
     }
 }
@@ -87,6 +89,7 @@ impl Record {
             key_offsets: &self.key_offsets,
             seekable: self.seekable,
             text: &self.text,
+            sound: self.sound,
         }
     }
 }
@@ -116,6 +119,7 @@ impl From<&Descriptor<'_>> for Record {
             key_offsets: d.key_offsets.to_vec(),
             seekable: d.seekable,
             text: d.text.to_owned(),
+            sound: d.sound,
         }
     }
 }

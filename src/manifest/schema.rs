@@ -4,8 +4,10 @@ use std::collections::HashMap;
 
 use arrow_schema::{DataType, Field, Schema};
 
-/// Version of the columns. A reader refuses any other.
-pub(super) const FORMAT: &str = "2";
+/// Version of the columns. A reader takes this one and [`WITHOUT_SOUND`], and refuses any other.
+pub(super) const FORMAT: &str = "3";
+/// The version before, which lacks the columns of sound at the end.
+pub(super) const WITHOUT_SOUND: &str = "2";
 /// Key of [`FORMAT`] in the schema's metadata.
 pub(super) const KEY_FORMAT: &str = "helix.format";
 /// Key of the options the manifest was made with, in the schema's metadata.
@@ -49,8 +51,14 @@ pub(super) fn fields() -> Vec<Field> {
         list("key_offsets", DataType::Int64),
         plain("text", DataType::Utf8),
         Field::new("error", DataType::Utf8, true),
+        plain("sound_rate", DataType::UInt32),
+        plain("sound_channels", DataType::UInt16),
+        plain("sound_ms", DataType::UInt32),
     ]
 }
+
+/// Columns of sound, the last ones.
+const SOUND: usize = 3;
 
 /// The whole schema of a new file.
 pub(super) fn schema(options: &str) -> Schema {
@@ -62,8 +70,11 @@ pub(super) fn schema(options: &str) -> Schema {
 /// Says in which column a file's schema differs from ours, if it does.
 ///
 /// Nullability and the name of a list's item are left to the writer: tools differ in them and the bytes do not.
-pub(super) fn difference(found: &Schema) -> Option<String> {
-    let wanted = fields();
+pub(super) fn difference(found: &Schema, has_sound: bool) -> Option<String> {
+    let mut wanted = fields();
+    if !has_sound {
+        wanted.truncate(wanted.len() - SOUND);
+    }
     for (i, want) in wanted.iter().enumerate() {
         let Some(have) = found.fields().get(i) else {
             return Some(format!("column `{}` is missing", want.name()));

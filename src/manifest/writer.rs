@@ -145,6 +145,9 @@ struct Columns {
     key_offsets: ListBuilder<PrimitiveBuilder<Int64Type>>,
     text: StringBuilder,
     error: StringBuilder,
+    sound_rate: UInt32Builder,
+    sound_channels: UInt16Builder,
+    sound_ms: UInt32Builder,
     /// Bytes of lists and texts so far.
     bytes: usize,
 }
@@ -179,6 +182,10 @@ impl Columns {
         self.key_offsets.append(true);
         self.text.append_value(d.text);
         self.error.append_option(error);
+        let sound = d.sound.unwrap_or_default();
+        self.sound_rate.append_value(sound.rate);
+        self.sound_channels.append_value(sound.channels);
+        self.sound_ms.append_value(sound.duration_ms);
         let texts = d.path.len() + d.text.len() + error.map_or(0, str::len);
         self.bytes += texts + 8 * d.pts.len() + 12 * d.key_frames.len();
     }
@@ -194,7 +201,8 @@ impl Columns {
         let (mut duration, mut frames, mut seekable) = (c.duration, c.frames, c.seekable);
         let (mut pts, mut key_frames, mut key_offsets) = (c.pts, c.key_frames, c.key_offsets);
         let (mut text, mut error) = (c.text, c.error);
-        let builders: [&mut dyn ArrayBuilder; 26] = [
+        let (mut sound_rate, mut sound_channels, mut sound_ms) = (c.sound_rate, c.sound_channels, c.sound_ms);
+        let builders: [&mut dyn ArrayBuilder; 29] = [
             &mut path,
             &mut file_len,
             &mut offset,
@@ -221,6 +229,9 @@ impl Columns {
             &mut key_offsets,
             &mut text,
             &mut error,
+            &mut sound_rate,
+            &mut sound_channels,
+            &mut sound_ms,
         ];
         RecordBatch::try_new(schema, builders.into_iter().map(|b| b.finish()).collect())
     }

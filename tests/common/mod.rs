@@ -12,7 +12,14 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Makes a manifest.
 pub fn index(paths: &[PathBuf], output: &Path) {
-    let build = Build { paths: paths.to_vec(), root: None, output: output.to_path_buf(), jobs: 0, reuse: false };
+    let build = Build {
+        paths: paths.to_vec(),
+        root: None,
+        output: output.to_path_buf(),
+        jobs: 0,
+        reuse: false,
+        sound: false,
+    };
     build.run(&Default::default(), |_| ()).unwrap();
 }
 

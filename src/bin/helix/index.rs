@@ -13,7 +13,8 @@ use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, Prog
 /// What a user has to know of the inputs; `docs/inputs.md` says more.
 const INPUTS: &str = "\
 Inputs:
-  a folder       is walked, links followed: media and tars are taken; sound without video is only counted
+  a folder       is walked, links followed: media and tars are taken; sound without video is only counted,
+                 unless --sound makes samples of it
   a media file   is a sample, and a bad one if it has no video
   a .tar         as WebDataset makes it: members KEY.EXTENSION, one sample a key, KEY.txt or KEY.json (`caption` or
                  `text`) is its text; samples are read in place, so it must not be compressed
@@ -44,11 +45,14 @@ pub(crate) struct Args {
     /// Look into every file again, even those that a former manifest has unchanged
     #[arg(long)]
     fresh: bool,
+    /// Take files of sound without video as samples too
+    #[arg(long)]
+    sound: bool,
     /// Say nothing but errors
     #[arg(short, long)]
     quiet: bool,
     /// Instead: read a manifest and name the files that are missing or changed
-    #[arg(long, value_name = "MANIFEST", conflicts_with_all = ["paths", "root", "output", "jobs", "fresh"])]
+    #[arg(long, value_name = "MANIFEST", conflicts_with_all = ["paths", "root", "output", "jobs", "fresh", "sound"])]
     check: Option<PathBuf>,
 }
 
@@ -95,7 +99,7 @@ fn run_build(args: &Args) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let jobs = args.jobs.map_or(0, usize::from);
     let (paths, root, output) = (args.paths.clone(), args.root.clone(), args.output.clone());
-    let build = Build { paths, root, output, jobs, reuse: !args.fresh };
+    let build = Build { paths, root, output, jobs, reuse: !args.fresh, sound: args.sound };
     let mut shown = Shown::new(args.quiet);
     let built = build.run(&STOP, |p| shown.update(p));
     shown.finish();

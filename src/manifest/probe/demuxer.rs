@@ -53,6 +53,10 @@ pub(super) struct Stream {
     pub(super) sar: (u32, u32),
     pub(super) fps: (u32, u32),
     pub(super) time_base: (u32, u32),
+    /// Length as the container states it, in units of the time base; 0 if it does not.
+    pub(super) duration: i64,
+    /// Rate and channels of a stream of sound.
+    pub(super) sound: Option<(u32, u16)>,
 }
 
 /// One packet, as long as the demuxer is not asked for the next.
@@ -218,6 +222,9 @@ impl Demuxer {
             let sar = ffi::av_guess_sample_aspect_ratio(self.context.as_ptr(), stream, std::ptr::null_mut());
             let fps = if s.avg_frame_rate.num > 0 { s.avg_frame_rate } else { s.r_frame_rate };
             let (rotation, mirrored) = display_matrix(stream);
+            let is_sound = p.codec_type == ffi::AVMediaType::AVMEDIA_TYPE_AUDIO;
+            let channels = u16::try_from(p.ch_layout.nb_channels).unwrap_or(u16::MAX);
+            let rate = u32::try_from(p.sample_rate).ok().filter(|&rate| is_sound && rate > 0);
             Stream {
                 is_video,
                 is_cover: s.disposition & ffi::AV_DISPOSITION_ATTACHED_PIC != 0,
@@ -231,6 +238,8 @@ impl Demuxer {
                 sar: positive(sar).unwrap_or((1, 1)),
                 fps: positive(fps).unwrap_or((0, 1)),
                 time_base: positive(s.time_base).unwrap_or((1, 1)),
+                duration: if s.duration == ffi::AV_NOPTS_VALUE { 0 } else { s.duration.max(0) },
+                sound: rate.map(|rate| (rate, channels)),
             }
         }
     }

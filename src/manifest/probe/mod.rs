@@ -28,6 +28,7 @@ use demuxer::{Demuxer, Stream};
 use index::{Index, Seen};
 use source::{Limits, Part, Source};
 
+use super::descriptor::Sound;
 use super::record::Record;
 use crate::ffmpeg::log;
 
@@ -80,7 +81,7 @@ pub enum ProbeError {
 /// What decides how a file is understood: our rules by number, and FFmpeg's version. Rows made by another version are
 /// not reused.
 pub fn version() -> String {
-    format!("2/{}", demuxer::version())
+    format!("3/{}", demuxer::version())
 }
 
 /// Finds out what a file holds.
@@ -90,6 +91,20 @@ pub fn probe(path: &Path) -> Result<Record, ProbeError> {
 
 /// Finds out what a part of a file holds: from byte `offset` on, `len` bytes or all that follow.
 pub fn probe_part(path: &Path, offset: u64, len: Option<u64>) -> Result<Record, ProbeError> {
+    look(path, offset, len, probe_bytes)
+}
+
+/// As [`probe_part`], of what is sound alone: a record without frames.
+pub fn probe_sound(path: &Path, offset: u64, len: Option<u64>) -> Result<Record, ProbeError> {
+    look(path, offset, len, |part, _| sound_alone(part))
+}
+
+fn look(
+    path: &Path,
+    offset: u64,
+    len: Option<u64>,
+    into: impl FnOnce(Part<'_>, &str) -> Result<Record, ProbeError>,
+) -> Result<Record, ProbeError> {
     log::install();
     log::begin("probe");
     let absolute = std::path::absolute(path)?;
@@ -107,7 +122,7 @@ pub fn probe_part(path: &Path, offset: u64, len: Option<u64>) -> Result<Record, 
     if len == 0 {
         return Err(ProbeError::Empty);
     }
-    let mut record = probe_bytes(Part { file: &file, offset, len }, name)?;
+    let mut record = into(Part { file: &file, offset, len }, name)?;
     record.path = name.to_owned();
     (record.file_len, record.offset, record.len) = (about.len(), offset, len);
     // FFmpeg counts from the start of the part. The sum is within the file, or as far behind it as FFmpeg claims.
@@ -165,6 +180,41 @@ fn probe_bytes(part: Part<'_>, name: &str) -> Result<Record, ProbeError> {
         key_frames: index.key_frames,
         key_offsets: index.key_offsets,
         seekable,
+        sound: Some(sound_of(&streams)),
+        ..Record::default()
+    })
+}
+
+/// The first stream of sound, as it will be decoded.
+fn sound_of(streams: &[Stream]) -> Sound {
+    let found = streams.iter().find_map(|s| s.sound.map(|sound| (s, sound)));
+    let Some((stream, (rate, channels))) = found else { return Sound::default() };
+    Sound { rate, channels, duration_ms: milliseconds(stream.duration, stream.time_base) }
+}
+
+fn milliseconds(ticks: i64, (num, den): (u32, u32)) -> u32 {
+    let ms = i128::from(ticks) * i128::from(num) * 1000 / i128::from(den.max(1));
+    u32::try_from(ms).unwrap_or(if ms < 0 { 0 } else { u32::MAX })
+}
+
+/// What is known of sound without video, or beside a cover picture.
+fn sound_alone(part: Part<'_>) -> Result<Record, ProbeError> {
+    let demuxer = open(part)?;
+    let streams = demuxer.streams();
+    let found = streams.iter().enumerate().find(|(_, s)| s.sound.is_some());
+    let Some((number, stream)) = found else {
+        return Err(ProbeError::NoVideo("and no sound that can be read".into()));
+    };
+    let container = demuxer.container();
+    drop(demuxer);
+    whole_matroska(part)?;
+    Ok(Record {
+        container,
+        codec: stream.codec.clone(),
+        stream: number as u32,
+        time_base: stream.time_base,
+        duration: stream.duration,
+        sound: Some(sound_of(&streams)),
         ..Record::default()
     })
 }

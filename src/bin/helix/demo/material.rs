@@ -112,7 +112,14 @@ pub(crate) fn write_manifest(path: &Path, clips: &[Record], rows: u64) -> Result
 }
 /// Indexes a folder; what an earlier run found out of unchanged files is kept.
 fn index_folder(folder: &Path, index: &Path, screen: &Screen) -> Result<Manifest, DemoError> {
-    let build = Build { paths: vec![folder.to_owned()], root: None, output: index.to_owned(), jobs: 0, reuse: true };
+    let build = Build {
+        paths: vec![folder.to_owned()],
+        root: None,
+        output: index.to_owned(),
+        jobs: 0,
+        reuse: true,
+        sound: false,
+    };
     let mut begun = false;
     let built = build.run(interrupt::flag(), |p| {
         if !std::mem::replace(&mut begun, true) {
