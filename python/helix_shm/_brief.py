@@ -30,6 +30,7 @@ class Brief:
         facts["digest"] = hashlib.blake2b(payload, digest_size=16).digest()
         facts["path"] = [p for p in sys.path if p]
         facts["folder"] = os.getcwd()
+        facts["length"] = len(payload)
         head = pickle.dumps((facts, lens, indices), protocol=5)
         return len(head).to_bytes(8, "little") + head + payload
 
@@ -40,7 +41,7 @@ class Brief:
         length = int.from_bytes(file.read(8), "little")
         facts, lens, indices = pickle.loads(file.read(length))
         brief = Brief(**facts)
-        brief.pickled = file.read()
+        brief.pickled = file.read(facts["length"])  # an order may lie behind it
         brief.indices = indices
         brief.starts = None
         if lens is not None:
@@ -51,9 +52,8 @@ class Brief:
 
     def load(self) -> dict[str, Any]:
         """A dataset of its own, with the modules that the rank could import."""
-        for path in self.path:
-            if path not in sys.path:
-                sys.path.append(path)
+        # In the rank's own order: a module of the user's may have the name of one of Python's.
+        sys.path[:] = [*self.path, *(path for path in sys.path if path not in self.path)]
         try:
             os.chdir(self.folder)
         except OSError:

@@ -6,6 +6,7 @@ dataset and the batches of the sampler.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import select
@@ -77,6 +78,24 @@ class Maker:
         samples = many(indices) if many is not None else [self.dataset[i] for i in indices]
         return self.collate(samples)
 
+    def fetch_one(self, index: int, seed: int) -> Any:
+        """A sample, with the random numbers that are its own, whichever worker makes it."""
+        self._seed(seed)
+        return self.dataset[index]
+
+    def part(self, index: int, seed: int, pieces: range, count: int) -> tuple[int, list[Any]]:
+        """Pieces of a sample, and up to where."""
+        self._seed(seed)
+        return pieces.stop, [self.dataset.part(index, k, count) for k in pieces]
+
+    def _seed(self, seed: int) -> None:
+        random.seed(seed)
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        if numpy is not None:
+            numpy.random.seed(seed & 0xFFFFFFFF)
+        if torch is not None:
+            torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+
     def advance(self, item: int, size: int | None, drop_last: bool) -> Any:
         """The `item`-th batch of an iterable dataset; what was not asked for before it is passed over."""
         if self.stream is None or item < self.at:
@@ -144,7 +163,8 @@ class Server:
 
     def maker(self, brief: Brief, session: int, worker: int) -> Maker:
         """The dataset for an epoch: the same object as long as workers persist and the dataset is the same."""
-        key = (session, worker if brief.iterable else 0)
+        # Where samples are the tasks, all ranks' come from one object.
+        key = (-1, 0) if brief.samples else (session, worker if brief.iterable else 0)
         mark = (brief.digest, None if brief.persistent else brief.turn)
         known = self.makers.get(key)
         if known is None or known[0] != mark:
@@ -173,8 +193,19 @@ class Server:
         maker = self.maker(brief, task.session, self.slot)
         if maker.failure:
             return ("error", maker.failure)
+        if brief.samples:
+            return self.sample(brief, task, maker)
         try:
             return ("batch", maker.fetch(brief.batch(task.step)))
+        except Exception as error:
+            return ("error", Failure.of(error, self.slot))
+
+
+    def sample(self, brief: Brief, task: _native.Task, maker: Maker) -> Any:
+        index = task.sample
+        seed = int.from_bytes(hashlib.blake2b(f"{brief.seed} {brief.epoch} {index}".encode(), digest_size=8).digest(), "little")
+        try:
+            return ("sample", maker.fetch_one(index, seed))
         except Exception as error:
             return ("error", Failure.of(error, self.slot))
 

@@ -66,7 +66,7 @@ pub struct Task {
 pub struct Worker {
     daemon: Daemon,
     sleeper: Sleeper,
-    tickets: VecDeque<(Ticket, Instant)>,
+    tickets: VecDeque<Ticket>,
     over: bool,
 }
 
@@ -111,7 +111,9 @@ impl Worker {
     pub fn poll(&mut self) -> Result<Option<Task>, WorkerError> {
         self.take_packets()?;
         self.take_tickets()?;
-        while let Some((ticket, taken)) = self.tickets.pop_front() {
+        while let Some(ticket) = self.tickets.pop_front() {
+            // From now on, not from when it came: it may have waited behind another one.
+            let taken = Instant::now();
             match self.begin(ticket, taken) {
                 Ok(task) => return Ok(Some(task)),
                 Err(reason) => self.refuse(&ticket, taken, "worker", &reason)?,
@@ -140,7 +142,7 @@ impl Worker {
     fn take_tickets(&mut self) -> Result<(), WorkerError> {
         while let Some(words) = self.daemon.next_ticket()? {
             let ticket = Ticket::parse(&words).map_err(|e| WorkerError::Protocol(e.to_string()))?;
-            self.tickets.push_back((ticket, Instant::now()));
+            self.tickets.push_back(ticket);
         }
         Ok(())
     }
@@ -150,10 +152,10 @@ impl Worker {
         // Tickets that are still in the ring belong to it too: they were pushed before the packet was sent.
         self.take_tickets()?;
         let (over, rest): (VecDeque<_>, _) =
-            self.tickets.drain(..).partition(|(ticket, _)| ticket.head.session == session);
+            self.tickets.drain(..).partition(|ticket| ticket.head.session == session);
         self.tickets = rest;
-        for (ticket, taken) in over {
-            self.refuse(&ticket, taken, "worker", "its session is over")?;
+        for ticket in over {
+            self.refuse(&ticket, Instant::now(), "worker", "its session is over")?;
         }
         self.daemon.detach(session);
         self.daemon.say(&FromWorker::Detached { session })
