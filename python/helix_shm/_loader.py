@@ -39,6 +39,7 @@ class NativeLoader:
         micro_batch: int | None,
         regroup: int,
         policy: str | None,
+        split_ms: int | None,
         job: str | None,
         name: str | None,
         socket: str | None,
@@ -57,6 +58,7 @@ class NativeLoader:
             raise ValueError(f"on_error is {on_error!r}; wanted 'raise' or 'skip'")
         self.rank, self.world = rank, world
         self._batch_size, self._drop_last, self._seed = batch_size, drop_last, seed
+        self.on_error = on_error
         local_world = min(env_number("LOCAL_WORLD_SIZE") or world, world)
         self._workers = num_workers * local_world
         config = {
@@ -75,6 +77,7 @@ class NativeLoader:
             "micro_batch": micro_batch or 1,
             "regroup": regroup,
             "policy": policy,
+            "split_ms": split_ms,
             "workers": self._workers,
             "max_batches": lookahead,
             "pin": None,

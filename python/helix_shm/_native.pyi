@@ -82,6 +82,7 @@ class Task:
     epoch: int
     step: int
     sample: int
+    span: tuple[int, int]
     len: int
     def region(self) -> memoryview: ...
 

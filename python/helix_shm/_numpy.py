@@ -61,6 +61,7 @@ class Loader(NativeLoader):
         micro_batch: int | None = None,
         regroup: int = 1,
         policy: str | None = None,
+        split_ms: int | None = None,
         job: str | None = None,
         name: str | None = None,
         socket: str | None = None,
@@ -92,6 +93,7 @@ class Loader(NativeLoader):
             micro_batch=micro_batch,
             regroup=regroup,
             policy=policy,
+            split_ms=split_ms,
             job=job,
             name=name,
             socket=socket,
@@ -107,7 +109,7 @@ class Loader(NativeLoader):
         #: What is known of the batch of a dataset that was given out last.
         self.last: Facts | None = None
         if self._rows is not None:
-            self._samples = SamplePool(self._session.config, self._rows, data, shared=True)
+            self._samples = SamplePool(self._session.config, self._rows, shared=True)
 
     def wrap(self, raw: Any) -> Batch:
         np = self._np

@@ -35,7 +35,9 @@ AS_DESCRIBED = {
 class Rows:
     """The rows of a dataset, in a memory file that workers and the daemon read."""
 
-    def __init__(self, descriptions: Iterable[Mapping[str, Any]] | int) -> None:
+    def __init__(self, descriptions: Iterable[Mapping[str, Any]] | int, parted: bool = False) -> None:
+        #: Whether a sample can be made of pieces, by several workers.
+        self.parted = parted
         #: Whether samples say what they cost.
         self.costed = False
         #: The most bytes that a sample says it has; 0 if none does.
@@ -52,7 +54,10 @@ class Rows:
     def of(dataset: Any) -> Rows:
         """What ``describe(i)`` of a dataset tells, if it has that."""
         describe = getattr(dataset, "describe", None)
-        return Rows(map(describe, range(len(dataset))) if callable(describe) else len(dataset))
+        if not callable(describe):
+            return Rows(len(dataset))
+        parted = callable(getattr(dataset, "part", None)) and callable(getattr(dataset, "join", None))
+        return Rows(map(describe, range(len(dataset))), parted)
 
     @property
     def path(self) -> str:
@@ -71,12 +76,13 @@ class Rows:
         if self.costed:
             # The cost is given, so frames need only tell what decoding takes.
             frames = known.get("decoded") or frames
+        pieces = pieces_of(known) if self.parted else 0
         return (
-            int(frames),
+            max(int(frames), pieces, 1),
             min(int(known.get("width") or 1), 0xFFFF),
             min(int(known.get("height") or 1), 0xFFFF),
             int(known.get("bytes") or 0),
-            pieces_of(known),
+            pieces,
             max(round((cost or 0.0) * unit), 1) if self.costed else max(round(seconds * 1000), 1),
             str(known.get("codec") or ""),
         )

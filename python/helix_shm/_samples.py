@@ -54,7 +54,7 @@ class Facts:
 class SamplePool:
     """The stream of a dataset's samples: made when needed, made again with larger regions when a sample outgrows them."""
 
-    def __init__(self, config: dict[str, Any], rows: Rows, dataset: Any, shared: bool) -> None:
+    def __init__(self, config: dict[str, Any], rows: Rows, shared: bool) -> None:
         self._rows, self.shared = rows, shared
         job = f"{job_name(config['job'])}-{config['loader']}"
         own = {"job": job, "manifest": rows.path, "on_error": "raise", "pin": False}
@@ -65,8 +65,7 @@ class SamplePool:
         if rows.costed and config["profile"] == "decode":
             own["profile"] = AS_DESCRIBED
         self._config = dict(config, **own)
-        #: Whether a sample can be made of pieces, by several workers.
-        self.parted = callable(getattr(dataset, "part", None)) and callable(getattr(dataset, "join", None))
+        self.parted = rows.parted
         self._pages = max(-(-(rows.out_bytes + _EXTRA) // PAGE), 1)
         self._largest = 0
         self._micro = 1

@@ -22,6 +22,7 @@ if __name__ == "__main__":
 from helix_shm import _native
 from helix_shm._brief import Brief, Failure
 from helix_shm._pack import Packed
+from helix_shm._rows import pieces_of
 
 #: Epochs whose briefs are kept in memory.
 _KEPT = 3
@@ -204,7 +205,13 @@ class Server:
     def sample(self, brief: Brief, task: _native.Task, maker: Maker) -> Any:
         index = task.sample
         seed = int.from_bytes(hashlib.blake2b(f"{brief.seed} {brief.epoch} {index}".encode(), digest_size=8).digest(), "little")
+        first, count = task.span
         try:
+            if brief.pages and count < brief.pages:
+                pieces = pieces_of(maker.dataset.describe(index))
+                at = [k * brief.pages // pieces for k in range(pieces + 1)]
+                mine = range(at.index(first), at.index(first + count))
+                return ("part", maker.part(index, seed, mine, pieces))
             return ("sample", maker.fetch_one(index, seed))
         except Exception as error:
             return ("error", Failure.of(error, self.slot))

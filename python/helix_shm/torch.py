@@ -101,6 +101,7 @@ class DataLoader(NativeLoader):
         micro_batch: int | None = None,
         regroup: int = 1,
         policy: str | None = None,
+        split_ms: int | None = None,
         job: str | None = None,
         name: str | None = None,
         socket: str | None = None,
@@ -217,6 +218,7 @@ class DataLoader(NativeLoader):
             micro_batch=micro_batch,
             regroup=regroup,
             policy=policy,
+            split_ms=split_ms,
             job=job,
             name=name,
             socket=socket,
@@ -235,7 +237,7 @@ class DataLoader(NativeLoader):
         self._uses_torch = True
         self._collate = Collate(_torch_utils.collate.default_collate, torch=True)
         if rows is not None:
-            self._samples = SamplePool(self._session.config, rows, dataset, self._shared)
+            self._samples = SamplePool(self._session.config, rows, self._shared)
         elif not self._native and num_workers > 0:
             config = self._session.config
             workers = num_workers if self._iterable else self._workers

@@ -103,6 +103,13 @@ impl Task {
         self.inner.sample
     }
 
+    /// The pages that it is about: the first, and how many.
+    #[getter]
+    fn span(&self) -> (u16, u16) {
+        let span = self.inner.span();
+        (span.first, span.frames)
+    }
+
     #[getter]
     fn len(&self) -> usize {
         self.inner.len
@@ -137,8 +144,9 @@ pub fn write_rows(path: PathBuf, rows: Vec<Row>) -> PyResult<()> {
             frames: frames.max(1),
             coded_width: width.max(1),
             coded_height: height.max(1),
-            // As many groups as there are pieces, of a length.
-            key_frames: (0..pieces.min(frames.max(1))).map(|k| k * (frames.max(1) / pieces.max(1))).collect(),
+            // It is their number that counts.
+            key_frames: (0..pieces).collect(),
+            key_offsets: vec![0; pieces as usize],
             // Milliseconds, which a formula of the user's own counts as tokens.
             time_base: (1, 1000),
             duration: cost.into(),

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::proto::message::{Body, Done, Head, Ready, Ticket, kind};
 use crate::proto::session::{FromWorker, ToWorker};
+use crate::proto::transform::Span;
 use crate::ring::bell::Sleeper;
 use link::{Attached, Daemon, Packet};
 
@@ -60,6 +61,13 @@ pub struct Task {
     ticket: Ticket,
     taken: Instant,
     attached: Rc<Attached>,
+}
+
+impl Task {
+    /// The pages that it is about: all of the sample's, or where several workers make it together some of them.
+    pub fn span(&self) -> Span {
+        Span { first: self.ticket.first, frames: self.ticket.frames }
+    }
 }
 
 /// See the head of the file.
@@ -178,7 +186,8 @@ impl Worker {
         let Ticket { sample, offset, grant, step, .. } = task.ticket;
         let transform = &task.attached.options.transform;
         let facts = task.attached.manifest.facts(sample);
-        let (written, shape) = (transform.max_bytes(&facts), transform.shape(&facts));
+        let place = transform.place(&facts, task.span());
+        let (written, shape) = (place.map_or(0, |(_, bytes)| bytes), transform.shape(&facts));
         let room = task.attached.has_room();
         self.daemon.tell(&Done {
             head: Head { kind: kind::DONE, ..task.ticket.head },

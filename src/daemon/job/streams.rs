@@ -448,8 +448,7 @@ impl Job {
 fn order_at_end(file: &mut File, bytes: Option<u64>) -> Result<Order, BadOrder> {
     let all = file.metadata()?.len();
     let bytes = bytes.unwrap_or(all);
-    let start =
-        all.checked_sub(bytes).ok_or_else(|| BadOrder::Shape(format!("{bytes} bytes of a file of {all}")))?;
+    let start = all.checked_sub(bytes).ok_or_else(|| BadOrder::Shape(format!("{bytes} bytes of a file of {all}")))?;
     file.seek(SeekFrom::Start(start))?;
     Order::read(file, bytes)
 }
