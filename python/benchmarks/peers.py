@@ -23,6 +23,8 @@ from typing import Any
 RESULTS = Path(__file__).resolve().parents[2] / "target" / "results"
 #: Batches that a rank may hold or have under way: those that torch's loader has with 12 workers, and the one in use.
 LOOKAHEAD = 25
+#: Waits that are to be no longer than any other system's; what was recorded has not all of them.
+TAIL = ("p95_wait_s", "p99_wait_s", "max_wait_s")
 
 
 class Described:
@@ -70,6 +72,8 @@ def feed(rank: int, world: int, dataset: Any, workload: dict[str, Any], order: A
         micro_batch=size if move == "microbatch" else 1,
         balance=balance,
         regroup=options.get("regroup", 1),
+        # Whoever is overtaken by a second attempt is ended, and would count as decoding for ever.
+        hedge=False,
         policy=options.get("policy"),
         # Two seconds of the benchmark's clock, which runs faster.
         split_ms=max(round(2000 / dataset.timescale), 1),
@@ -122,13 +126,13 @@ def rows_of(ours: list[dict[str, Any]], others: list[dict[str, Any]], command: s
         if r["regroup"] == 1:
             peers = [o for o in others if o["workload"] == r["workload"] and o["seed"] == r["seed"]]
             below += sum(r["throughput"] < 0.98 * o["throughput"] for o in peers)
-            late += sum(r["p99_wait_s"] > o["p99_wait_s"] or r["max_wait_s"] > o["max_wait_s"] for o in peers)
+            late += sum(any(r[key] > o.get(key, math.inf) for key in TAIL) for o in peers)
     plain = [r for r in ours if r["regroup"] == 1]
     if plain:
         rows.append(row("peers.of_movable", geometric([r["of_movable"] for r in plain]), "", ">= 0.95", command))
         rows.append(row("peers.worst_of_movable", min(r["of_movable"] for r in plain), "", ">= 0.9", command))
         rows.append(row("peers.runs_of_others_with_more_throughput", below, "", "= 0", command))
-        rows.append(row("peers.runs_of_others_with_lower_p99_or_longest_wait", late, "", "= 0", command))
+        rows.append(row("peers.runs_of_others_with_shorter_long_waits", late, "", "= 0", command))
     regrouped = [r["of_perfect"] for r in ours if r["regroup"] > 1]
     if regrouped:
         rows.append(row("peers.regroup8_of_perfect", geometric(regrouped), "", ">= 0.92", command))
@@ -138,15 +142,18 @@ def rows_of(ours: list[dict[str, Any]], others: list[dict[str, Any]], command: s
 def table(ours: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
     """Shares of the movable bound side by side, and the waits."""
     systems = list(dict.fromkeys(o["system"] for o in others))
-    head = ["workload", "seed", *systems, "helix", "of perfect", "p99 s", "best other p99 s", "longest s", "ids"]
+    head = ["workload", "seed", *systems, "helix", "of perfect", "p95 s", "best other", "p99 s", "best other"]
+    head += ["longest s", "best other", "ids"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for r in ours:
         peers = {o["system"]: o for o in others if o["workload"] == r["workload"] and o["seed"] == r["seed"]}
-        p99 = min((o["p99_wait_s"] for o in peers.values()), default=float("nan"))
+        p99 = min((o.get("p99_wait_s", math.nan) for o in peers.values()), default=math.nan)
+        p95, longest = (min((o[k] for o in peers.values()), default=math.nan) for k in ("p95_wait_s", "max_wait_s"))
         shares = [f"{peers[s]['of_movable']:.3f}" if s in peers else "–" for s in systems]
         name = r["workload"] + (f", {r['regroup']} steps regrouped" if r["regroup"] > 1 else "")
         cells = [name, str(r["seed"]), *shares, f"{r['of_movable']:.3f}", f"{r['of_perfect']:.3f}"]
-        cells += [f"{r['p99_wait_s']:.3f}", f"{p99:.3f}", f"{r['max_wait_s']:.3f}", "exact" if r["ids_ok"] else "WRONG"]
+        waits = (r["p95_wait_s"], p95, r["p99_wait_s"], p99, r["max_wait_s"], longest)
+        cells += ["–" if math.isnan(w) else f"{w:.3f}" for w in waits] + ["exact" if r["ids_ok"] else "WRONG"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -24,7 +24,7 @@ from helix_shm._brief import Brief, Failure
 from helix_shm._pack import Packed
 from helix_shm._rows import pieces_of
 
-#: Epochs whose briefs are kept in memory.
+#: Epochs of a session whose briefs are kept.
 _KEPT = 3
 
 
@@ -121,7 +121,7 @@ class Server:
     def __init__(self, socket: str, job: str, slot: int) -> None:
         self.slot = slot
         self.native = _native.Worker(socket, job, slot)
-        self.briefs: dict[int, Brief] = {}
+        self.briefs: dict[int, dict[int, Brief]] = {}
         self.makers: dict[tuple[int, int], tuple[Any, Maker]] = {}
 
     def run(self) -> None:
@@ -153,14 +153,16 @@ class Server:
         self.native.done(task, time.thread_time() - begun)
 
     def brief(self, task: _native.Task) -> Brief:
-        with open(self.native.brief(task), "rb") as file:
-            # Each brief is a file of its own; numbers of sessions and epochs come again.
-            key = os.fstat(file.fileno()).st_ino
-            if key not in self.briefs:
-                while len(self.briefs) >= _KEPT:
-                    del self.briefs[next(iter(self.briefs))]
-                self.briefs[key] = Brief.read(file)
-        return self.briefs[key]
+        fd = self.native.brief(task)
+        # Each brief is a file of its own; numbers of sessions and epochs come again.
+        key, known = os.fstat(fd).st_ino, self.briefs.setdefault(task.session, {})
+        if key in known:
+            os.close(fd)
+        else:
+            while len(known) >= _KEPT:
+                known.pop(next(iter(known))).close()
+            known[key] = Brief.read(fd)
+        return known[key]
 
     def maker(self, brief: Brief, session: int, worker: int) -> Maker:
         """The dataset for an epoch: the same object as long as workers persist and the dataset is the same."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 
 import helix_shm as hx
 import numpy as np
 import pytest
 import torch
+from helix_shm._brief import Brief
 from helix_shm.torch import DataLoader
 
 
@@ -198,6 +200,17 @@ def test_ranks_may_get_more_samples_where_counts_are_free(alone):
         mine = [got[rank][1][step][0] for rank in range(2)]
         assert sorted(mine[0] + mine[1]) == sorted(batches[2 * step] + batches[2 * step + 1])
         assert sorted(map(len, mine)) == [1, 3]
+
+
+def test_workers_that_read_one_brief_at_once_do_not_disturb_each_other():
+    fd = os.memfd_create("brief")
+    os.write(fd, Brief.write(Brief.payload(Described(5), None, None), None, None, turn=3) + b"an order")
+    os.lseek(fd, 17, os.SEEK_SET)  # where another process has left the position that all share
+    brief = Brief.read(fd)
+    assert brief.turn == 3
+    assert len(brief.load()["dataset"]) == 5
+    assert os.lseek(fd, 0, os.SEEK_CUR) == 17
+    brief.close()
 
 
 def test_balance_says_what_it_needs():
