@@ -1,13 +1,14 @@
 //! One job: the ranks of one user that share workers, and the scheduler that serves them.
 //!
 //! By duty: `streams` (joining, starting), `endings` (leaving, dying, failing), `work` (decisions out, tickets and
-//! their ends in), `crew` (worker processes), `page` (what is shown of it). All state is private to the daemon; what
-//! comes from outside is checked in the method that takes it.
+//! their ends in), `crew` (worker processes), `watch` (their limits), `page` (what is shown of it). All state is private
+//! to the daemon; what comes from outside is checked in the method that takes it.
 
 mod crew;
 mod endings;
 pub mod page;
 mod streams;
+mod watch;
 mod work;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -24,7 +25,7 @@ use super::poller::{Poller, Source};
 use super::record::Recorder;
 use super::regions::Address;
 use super::sessions::{MAX_SESSIONS, SESSION_BELLS, SESSION_LANES, Session};
-use super::workers::{Corpse, Worker};
+use super::workers::{Bounds, Corpse, Worker};
 use crate::manifest::Manifest;
 use crate::proto::options::{RunOptions, StreamOptions};
 use crate::proto::session::ToRank;
@@ -104,6 +105,8 @@ pub struct JobStats {
     pub reissued: u64,
     /// Workers started in place of dead ones.
     pub restarts: u64,
+    /// Workers ended over a sample: in a loop, or beyond their memory.
+    pub ended: u64,
     /// Messages from ranks or workers that were refused.
     pub refused: u64,
     /// CPU time of decoding, microseconds.
@@ -130,6 +133,7 @@ pub struct Job {
     /// Ended workers that could not be reaped at once.
     corpses: Vec<Corpse>,
     pin: bool,
+    bounds: Bounds,
     /// What its workers run: see [`RunOptions::program`].
     program: Vec<String>,
     failed_starts: u32,
@@ -203,6 +207,7 @@ impl Job {
             workers: Vec::new(),
             corpses: Vec::new(),
             pin: true,
+            bounds: Bounds { sandbox: true, memory: RunOptions::default().most_memory() },
             program: Vec::new(),
             failed_starts: 0,
             next_generation: 1,
@@ -298,6 +303,7 @@ impl Job {
             self.corpses.retain_mut(|corpse| !corpse.is_gone());
             self.give_up_on_missing_ranks();
             self.end_those_who_hold_on();
+            self.end_stray_workers();
         }
         if self.wake.is_some_and(|wake| wake <= now()) {
             self.wake = None;
