@@ -43,6 +43,7 @@ pub struct Options {
     pub(super) node: Option<u32>,
     pub(super) timeout: Option<Duration>,
     pub(super) device: Arc<dyn Device>,
+    pub(super) quarantine: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -80,6 +81,7 @@ impl Default for Options {
             node: None,
             timeout: None,
             device: Arc::new(HostDevice::new()),
+            quarantine: None,
         }
     }
 }
@@ -101,6 +103,7 @@ impl Options {
     /// | `HELIX_SHM_JOB` | name of the job |
     /// | `HELIX_SHM_SLAB` | bytes of this rank's slab, e.g. `4G` |
     /// | `HELIX_SHM_WORKERS` | worker processes of the job |
+    /// | `HELIX_SHM_QUARANTINE` | the list of bad samples, or `off` for none |
     /// | `HELIX_SHM_SANDBOX` | `off`: workers close no sandbox around themselves |
     /// | `HELIX_SHM_RECORD` | folder, by its whole path, in which the daemon that is started keeps a record of the job |
     pub fn from_env() -> Result<Self, ConnectError> {
@@ -227,6 +230,9 @@ impl Options {
         epoch: u32 => state = State { epoch, step: 0 };
         /// How long `next()` may wait for a batch; for ever by default.
         timeout: Duration => timeout = Some(timeout);
+        /// The list to which each bad sample is added as a line of JSON; by default `HELIX_SHM_QUARANTINE`, or
+        /// `helix-shm/quarantine.jsonl` in the user's state (`~/.local/state`).
+        quarantine: impl Into<PathBuf> => quarantine = Some(quarantine.into());
         /// Where batches will be uploaded to; the slab is registered with it. By default the host.
         device: Arc<dyn Device> => device = device;
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::transform::Transform;
+use super::transform::{Layout, Transform};
 
 /// An option with a value that cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -229,6 +229,9 @@ pub enum OnError {
     Raise,
     /// It is left out of its batch, reported and counted.
     Skip,
+    /// Another sample of its shape takes its place: which one depends on seed, epoch and the sample alone. Reported and
+    /// counted.
+    Substitute,
 }
 
 /// What decides how fast the stream comes, and never what is in it.
@@ -379,6 +382,14 @@ impl StreamOptions {
             return Err(BadOption { option: "profile.formula", found, wanted: "a stride ≥ 1 and an fps ≥ 0" });
         }
         self.check_mix()?;
+        if self.on_error == OnError::Substitute && self.transform.layout == Layout::Pages {
+            let (option, found) = ("on_error", "substitute".into());
+            return Err(BadOption {
+                option,
+                found,
+                wanted: "raise or skip where a program of one's own makes the samples",
+            });
+        }
         self.transform.check()
     }
 

@@ -417,12 +417,12 @@ impl Job {
             Blame::KillBefore => region.kills += 1,
         }
         if let Blame::Sentence = blame {
-            self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
             self.bad_sample(&flight, stage, what);
+            self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
         } else if region.faults >= MAX_FAULTS || region.kills >= MAX_KILLS {
             let cost = region.faults.max(region.kills.div_ceil(KILL_AT_WORK));
-            self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
             self.bad_sample(&flight, stage, &format!("it cost {cost} workers; the last one: {what}"));
+            self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
         } else {
             self.orphans.insert((flight.session, flight.what), orphan);
         }

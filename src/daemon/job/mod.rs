@@ -1,9 +1,10 @@
 //! One job: the ranks of one user that share workers, and the scheduler that serves them.
 //!
 //! By duty: `streams` (joining, starting), `endings` (leaving, dying, failing), `work` (decisions out, tickets and
-//! their ends in), `crew` (worker processes), `watch` (their limits), `page` (what is shown of it). All state is private
+//! their ends in), `bad` (samples that cannot be made), `crew` (worker processes), `watch` (their limits), `page` (what is shown of it). All state is private
 //! to the daemon; what comes from outside is checked in the method that takes it.
 
+mod bad;
 mod crew;
 mod endings;
 pub mod page;
@@ -50,6 +51,9 @@ struct Stream {
     members: BTreeMap<u32, u16>,
     /// Whether all have, and the scheduler serves it.
     opened: bool,
+    /// Samples made, and samples that could not be.
+    done: u64,
+    bad: u64,
     /// Orders that ranks gave before.
     ordered: Vec<Event>,
     /// Whether it has ended with an error, or a rank has left: nobody may join any more.
@@ -101,6 +105,8 @@ pub struct JobStats {
     pub hedged: u64,
     /// Samples that could not be made.
     pub bad: u64,
+    /// Of these, those whose place another sample took.
+    pub substituted: u64,
     /// Tickets given to another worker after a death.
     pub reissued: u64,
     /// Workers started in place of dead ones.

@@ -187,6 +187,8 @@ impl Job {
                 members: BTreeMap::new(),
                 rejoined: None,
                 opened: false,
+                done: 0,
+                bad: 0,
                 ordered: Vec::new(),
                 closed: false,
             },
