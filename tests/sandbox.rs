@@ -121,15 +121,40 @@ impl Decoder for Escapist {
     }
 }
 
+/// A decoder that a file has made its own in a less subtle way.
+struct Broken(&'static str);
+
+impl Decoder for Broken {
+    fn decode(&mut self, _: &Input, _: &Request<'_>, _: &mut [u8]) -> Result<Outcome, SampleError> {
+        match self.0 {
+            "loops" => loop {
+                std::hint::spin_loop();
+            },
+            "eats" => {
+                let mut all: Vec<Vec<u8>> = Vec::new();
+                loop {
+                    all.push(vec![1; 1 << 20]);
+                }
+            }
+            _ => std::process::abort(),
+        }
+    }
+}
+
 /// The worker itself; does nothing unless this binary was started as one.
 #[test]
 fn worker_process() {
-    if std::env::var_os(VARIABLE).is_none() {
-        return;
-    }
+    let Ok(kind) = std::env::var(VARIABLE) else { return };
     let arguments: Vec<String> = std::env::args().collect();
     let [.., socket, job, slot] = arguments.as_slice() else { panic!("{arguments:?}") };
-    worker::run_with(Path::new(socket), job, slot.parse().unwrap(), || Escapist).unwrap();
+    let (socket, slot) = (Path::new(socket), slot.parse().unwrap());
+    let ended = match kind.as_str() {
+        "loops" => worker::run_with(socket, job, slot, || Broken("loops")),
+        "eats" => worker::run_with(socket, job, slot, || Broken("eats")),
+        "aborts" => worker::run_with(socket, job, slot, || Broken("aborts")),
+        _ => worker::run_with(socket, job, slot, || Escapist),
+    };
+    ended.unwrap();
     // The test runner's own end would try what the sandbox refuses.
     std::process::exit(0);
 }
@@ -162,15 +187,54 @@ fn options(manifest: &Path, daemon: &Daemon) -> Options {
         .transform(transform)
 }
 
+/// The program that makes workers of this binary.
+fn program(kind: &str) -> Vec<String> {
+    let program =
+        ["env".into(), format!("{VARIABLE}={kind}"), std::env::current_exe().unwrap().display().to_string()];
+    let filter = ["worker_process", "--exact", "--nocapture", "--test-threads=1"].map(String::from);
+    program.into_iter().chain(filter).collect()
+}
+
+/// How a loader that raises ends over workers of a kind.
+fn end_of(kind: &str) -> String {
+    let folder = folder();
+    let manifest = data(folder.path());
+    let daemon = Daemon::start(folder.path());
+    let sample_ms = if kind == "loops" { 500 } else { 60_000 };
+    let mut loader =
+        Loader::connect(options(&manifest, &daemon).program(program(kind)).sample_ms(sample_ms)).unwrap();
+    let Err(e) = loader.next().unwrap() else { panic!("a batch") };
+    drop(loader);
+    let stats = helix_shm::client::status(&daemon.socket).unwrap()["jobs"][0]["stats"].clone();
+    format!("{e} {stats}")
+}
+
+#[test]
+fn a_decoder_in_a_loop_is_ended_and_its_sample_is_bad() {
+    let end = end_of("loops");
+    // On a machine so busy that it gets no time it is given to others eight times before.
+    assert!(end.contains("`stuck`") || end.contains("it cost 8 workers"), "{end}");
+}
+
+#[test]
+fn a_decoder_that_eats_memory_ends_with_its_sample() {
+    let end = end_of("eats");
+    assert!(end.contains("SIGABRT") && end.contains("it cost 2 workers"), "{end}");
+}
+
+#[test]
+fn a_sample_that_kills_two_workers_is_bad() {
+    let end = end_of("aborts");
+    assert!(end.contains("SIGABRT") && end.contains("it cost 2 workers"), "{end}");
+}
+
 /// What came of each attempt in a worker.
 fn outcomes(sandbox: bool) -> Vec<(&'static str, u8)> {
     let folder = folder();
     let manifest = data(folder.path());
     let daemon = Daemon::start(folder.path());
-    let program = ["env".into(), format!("{VARIABLE}=1"), std::env::current_exe().unwrap().display().to_string()];
-    let filter = ["worker_process", "--exact", "--nocapture", "--test-threads=1"].map(String::from);
-    let program = program.into_iter().chain(filter).collect();
-    let mut loader = Loader::connect(options(&manifest, &daemon).program(program).sandbox(sandbox)).unwrap();
+    let mut loader =
+        Loader::connect(options(&manifest, &daemon).program(program("escapes")).sandbox(sandbox)).unwrap();
     let batch = loader.next().unwrap().unwrap();
     let said = batch.sample(0, "video").unwrap();
     all().zip(said).map(|((name, _), &outcome)| (*name, outcome)).collect()

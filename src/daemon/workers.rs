@@ -84,6 +84,8 @@ pub struct Worker {
     child: Option<Child>,
     /// What bounds it.
     pub bounds: Bounds,
+    /// The ticket that it was at when it was looked at last.
+    pub noticed: Option<u64>,
     /// The ticket that it was seen at, and since when.
     pub seen_at: Option<SeenAt>,
     /// Why it was ended over the ticket in its hands: the ticket, stage and reason.
@@ -143,6 +145,7 @@ impl Worker {
             pid: child.id(),
             child: Some(child),
             bounds: shared.bounds,
+            noticed: None,
             seen_at: None,
             sentence: None,
             token,

@@ -1,6 +1,7 @@
 //! Workers that do not come back: one that is at a sample for too long, or takes too much memory, is ended.
 //!
-//! Looked at ten times a second, whatever the bells say. A worker that has burnt the time is in a loop, and so would
+//! Looked at ten times a second, whatever the bells say; a worker counts as seen at a ticket from the second look on, so
+//! that the many short ones cost nothing. A worker that has burnt the time is in a loop, and so would
 //! be the next: its sample is bad at once. One that has not burnt it was waiting, for storage or because somebody
 //! stopped it: its sample is given to others, as after any kill.
 
@@ -19,26 +20,23 @@ impl Job {
             let Some(worker) = self.workers[slot].as_ref().filter(|worker| worker.sentence.is_none()) else {
                 continue;
             };
-            let Some(&ticket) = worker.held.front() else {
-                self.forget_sight(slot);
-                continue;
-            };
-            let (Some(use_), Some(limit)) = (Use::of(worker.pid()), self.most_time(ticket)) else { continue };
-            let found = judge(worker, ticket, use_, limit);
+            let ticket = worker.held.front().copied();
+            // Most are at another ticket at each look, and cost nothing.
+            let found = if ticket.is_none() || ticket != worker.noticed { None } else { self.judge(worker, ticket) };
             let Some(worker) = self.workers[slot].as_mut() else { continue };
+            worker.noticed = ticket;
             match found {
-                Found::Fine => {}
-                Found::New => {
-                    worker.seen_at = Some(SeenAt { ticket, since: Instant::now(), cpu: use_.cpu });
-                }
-                Found::Waits(why) => {
+                None => worker.seen_at = None,
+                Some(Found::Fine) => {}
+                Some(Found::New(seen)) => worker.seen_at = Some(seen),
+                Some(Found::Waits(why)) => {
                     tracing::error!(job = self.name, slot, pid = worker.pid(), "worker ended: {why}");
                     worker.seen_at = None;
                     worker.pidfd.kill();
                 }
-                Found::Guilty(stage, why) => {
+                Some(Found::Guilty(stage, why)) => {
                     tracing::error!(job = self.name, slot, pid = worker.pid(), "worker ended: {why}");
-                    worker.sentence = Some((ticket, stage, why));
+                    worker.sentence = ticket.map(|ticket| (ticket, stage, why));
                     worker.pidfd.kill();
                     self.stats.ended += 1;
                 }
@@ -46,34 +44,36 @@ impl Job {
         }
     }
 
-    fn forget_sight(&mut self, slot: usize) {
-        if let Some(worker) = self.workers[slot].as_mut() {
-            worker.seen_at = None;
-        }
-    }
-
-    /// How long a worker may be at a ticket.
-    fn most_time(&self, ticket: u64) -> Option<Duration> {
+    /// Looks at a worker that is at the ticket that it was at before.
+    fn judge(&self, worker: &Worker, ticket: Option<u64>) -> Option<Found> {
+        let ticket = ticket?;
         let flight = self.flights.get(&ticket)?;
         let stream = self.stream_of(self.sessions.get(&flight.session)?.stream)?;
+        let run = &stream.run;
+        // What a program of the user's own may take only the user knows.
+        let own = !run.program.is_empty();
+        let most_memory = if own && run.worker_memory == 0 { u64::MAX } else { worker.bounds.memory };
         let frames = stream.manifest.facts(flight.sample).frames;
-        Some(Duration::from_millis(stream.run.most_ms(frames)))
+        let most_ms = if own && run.sample_ms == 0 { u64::MAX } else { run.most_ms(frames) };
+        let now = Use::of(worker.pid())?;
+        let seen = worker.seen_at.filter(|seen| seen.ticket == ticket);
+        Some(judge(seen, ticket, now, most_memory, Duration::from_millis(most_ms)))
     }
 }
 
 /// What a look at a worker found.
+#[derive(Debug)]
 enum Found {
     Fine,
-    /// It is at another ticket than at the last look.
-    New,
+    /// It was not looked at before.
+    New(SeenAt),
     /// It has had its time and has not used it.
     Waits(String),
     /// It is beyond a limit through its sample: the stage, and why.
     Guilty(&'static str, String),
 }
 
-fn judge(worker: &Worker, ticket: u64, now: Use, limit: Duration) -> Found {
-    let most = worker.bounds.memory;
+fn judge(seen: Option<SeenAt>, ticket: u64, now: Use, most: u64, limit: Duration) -> Found {
     if now.memory > most {
         let (has, most) = (now.memory >> 20, most >> 20);
         return Found::Guilty(
@@ -81,7 +81,7 @@ fn judge(worker: &Worker, ticket: u64, now: Use, limit: Duration) -> Found {
             format!("it took {has} MiB of memory, and {most} are allowed (worker_memory)"),
         );
     }
-    let Some(seen) = worker.seen_at.filter(|seen| seen.ticket == ticket) else { return Found::New };
+    let Some(seen) = seen else { return Found::New(SeenAt { ticket, since: Instant::now(), cpu: now.cpu }) };
     let (wall, cpu) = (seen.since.elapsed(), now.cpu.saturating_sub(seen.cpu));
     if wall <= limit {
         Found::Fine
@@ -122,6 +122,20 @@ impl Use {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_burnt_its_time_is_in_a_loop_and_who_has_not_was_waiting() {
+        let second = Duration::from_secs(1);
+        let since = Instant::now().checked_sub(10 * second).unwrap();
+        let seen = Some(SeenAt { ticket: 7, since, cpu: second });
+        let now = |cpu, memory| Use { cpu: cpu * second, memory };
+        let judge = |seen, now, limit: u32| super::judge(seen, 7, now, 1000, limit * second);
+        assert!(matches!(judge(seen, now(9, 0), 60), Found::Fine));
+        assert!(matches!(judge(None, now(9, 0), 5), Found::New(SeenAt { ticket: 7, .. })));
+        assert!(matches!(judge(seen, now(9, 0), 5), Found::Guilty("stuck", _)));
+        assert!(matches!(judge(seen, now(2, 0), 5), Found::Waits(_)));
+        assert!(matches!(judge(None, now(0, 1001), 60), Found::Guilty("memory", _)));
+    }
 
     #[test]
     fn the_kernel_tells_what_this_process_has_used() {
