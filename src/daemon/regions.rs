@@ -153,6 +153,8 @@ pub struct Region {
     pub faults: u8,
     /// Workers that were killed from outside while they had it, weighted by whether they were at it.
     pub kills: u8,
+    /// The sample that was planned for this place, and how many others were tried in its stead.
+    pub planned: (u64, u32),
 }
 
 impl Region {
@@ -299,6 +301,7 @@ impl Regions {
             told: false,
             faults: 0,
             kills: 0,
+            planned: (place.sample, 0),
         };
         let regions = layout(places).zip(places).map(region).collect();
         self.take(len, regions, (iter, epoch, step)).map(|(grant, _)| grant)
@@ -513,6 +516,27 @@ impl Regions {
         // Who writes to a spare place disturbs nobody: it stays apart as long as the batch is held.
         region.told = region.parts.iter().all(|part| part.writer.is_none());
         region.told
+    }
+
+    /// Whether a skipped sample's place can have another sample: once, when nobody writes for the old one any more.
+    pub fn can_be_replaced(&self, grant: u32, slot: u16) -> bool {
+        let wanted = self.blocks.get(&grant).is_some_and(|block| !block.released);
+        let region = self.region(grant, slot).ok().filter(|region| wanted && region.skipped && !region.told);
+        region.is_some_and(|region| !region.parts.iter().any(Part::is_being_written))
+    }
+
+    /// skipped → granted, for another sample of the same size: the `nth` that was tried.
+    pub fn replace(&mut self, grant: u32, slot: u16, sample: u64, nth: u32) -> Result<&Region, Refused> {
+        if !self.can_be_replaced(grant, slot) {
+            return Err(Refused::State { grant, slot, wanted: "a skipped sample that nobody is at" });
+        }
+        let block = self.blocks.get_mut(&grant).ok_or(Refused::Grant(grant))?;
+        let region = block.regions.get_mut(usize::from(slot)).ok_or(Refused::Slot(grant, slot))?;
+        region.place.sample = sample;
+        region.planned.1 = nth;
+        region.parts.clear();
+        (region.skipped, region.faults, region.kills) = (false, 0, 0);
+        Ok(region)
     }
 
     /// The rank has let the block go. It is free at once, or when its last writer has ended; see [`Regions::reap`].

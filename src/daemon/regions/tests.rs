@@ -214,3 +214,26 @@ fn the_frames_of_a_part_lie_in_one_place() {
     assert_eq!(table.assign(whole(grant, 0), (0, 50)), Ok(1));
     assert!(table.assign(whole(grant, 0), (50, 50)).is_err(), "its writer could not be told from the first");
 }
+
+#[test]
+fn a_bad_sample_s_place_goes_to_another_one_when_nobody_is_at_it_any_more() {
+    let mut table = Regions::new(1 << 20);
+    let grant = table.grant(1, 0, 0, &places(&[400])).unwrap();
+    let half = |first| Address { grant, slot: 0, span: Span { first, frames: 2 } };
+    let lie = |first: u16| (u64::from(first) * 100, 200);
+    table.assign(half(0), lie(0)).unwrap();
+    table.assign(half(2), lie(2)).unwrap();
+    assert!(table.replace(grant, 0, 7, 1).is_err(), "a sample that is not bad");
+    let (beside, _, _) = table.hedge(half(2)).unwrap().unwrap();
+    assert!(table.fail(half(0), 1).unwrap().first);
+    table.lost(half(2), 1).unwrap();
+    assert!(!table.can_be_replaced(grant, 0), "someone writes to a spare place");
+    table.lost(half(2), beside).unwrap();
+    let region = table.replace(grant, 0, 7, 1).unwrap();
+    assert_eq!((region.place.sample, region.planned, region.parts.len()), (7, (0, 1), 0));
+    assert!(!table.can_be_replaced(grant, 0) && !table.skip(grant, 0));
+    assert_eq!(table.assign(whole(grant, 0), (0, 400)), Ok(1));
+    assert!(table.fail(whole(grant, 0), 1).unwrap().first, "a substitute that is bad too");
+    table.release(grant).unwrap();
+    assert!(!table.can_be_replaced(grant, 0), "nobody wants it any more");
+}
