@@ -11,7 +11,6 @@ import os as _os
 from . import cost
 from ._audio import Audio
 from ._batch import Batch
-from ._loader import Loader
 from ._native import (
     BadSampleError,
     DaemonError,
@@ -22,6 +21,7 @@ from ._native import (
     TimeoutError,
     __version__,
 )
+from ._numpy import Loader
 from ._video import Video
 
 __all__ = [

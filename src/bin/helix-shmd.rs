@@ -37,6 +37,10 @@ enum Command {
     /// A worker process; started by the daemon, not by hand.
     #[command(hide = true)]
     Worker { socket: PathBuf, job: String, slot: u16 },
+    /// Fetches for a worker, which starts it.
+    #[cfg(feature = "object-store")]
+    #[command(hide = true)]
+    Fetch { origins: Vec<String> },
 }
 
 fn main() -> ExitCode {
@@ -51,6 +55,10 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), String> {
+    #[cfg(feature = "object-store")]
+    if let Some(Command::Fetch { origins }) = cli.command {
+        return helix_shm::object::helper::serve(origins).map_err(|e| e.to_string());
+    }
     if let Some(Command::Worker { socket, job, slot }) = cli.command {
         let json = std::env::var(LOG_FORMAT).is_ok_and(|format| format == "json");
         let _ = start_log("warn", json);

@@ -48,6 +48,7 @@ impl Setup {
             global_batch: stream.global_batch(),
             transform: Arc::new(stream.transform.clone()),
             may_skip: stream.on_error == crate::proto::options::OnError::Skip,
+            may_replace: stream.on_error == crate::proto::options::OnError::Substitute,
             shape: Arc::new(move |row| fixed.unwrap_or_else(|| transform.shape(&manifest.facts(row)))),
         }
     }

@@ -24,9 +24,19 @@ pub struct Input {
     base: u64,
     /// Ascending and apart.
     pub(super) parts: Vec<Part>,
-    file: Option<Arc<File>>,
+    backing: Backing,
     read_ahead: u64,
     demand: RefCell<Demand>,
+}
+
+/// Where what was not read ahead is.
+#[derive(Debug)]
+pub(super) enum Backing {
+    /// Nowhere: all of it is in memory.
+    None,
+    File(Arc<File>),
+    #[cfg(feature = "object-store")]
+    Object(crate::object::client::Object),
 }
 
 /// A range that was read ahead.
@@ -54,13 +64,20 @@ impl Input {
     pub fn from_bytes(bytes: Vec<u8>) -> Input {
         let len = bytes.len();
         let parts = vec![Part { start: 0, buffer: bytes, len }];
-        Input { len: len as u64, base: 0, parts, file: None, read_ahead: len as u64, demand: RefCell::default() }
+        Input {
+            len: len as u64,
+            base: 0,
+            parts,
+            backing: Backing::None,
+            read_ahead: len as u64,
+            demand: RefCell::default(),
+        }
     }
 
     /// A sample of `len` bytes at `base` of a file, with what was read of it ahead.
-    pub(super) fn new(base: u64, len: u64, parts: Vec<Part>, file: Arc<File>) -> Input {
+    pub(super) fn new(base: u64, len: u64, parts: Vec<Part>, backing: Backing) -> Input {
         let read_ahead = parts.iter().map(|p| p.len as u64).sum();
-        Input { len, base, parts, file: Some(file), read_ahead, demand: RefCell::default() }
+        Input { len, base, parts, backing, read_ahead, demand: RefCell::default() }
     }
 
     /// Bytes of the sample.
@@ -106,16 +123,23 @@ impl Input {
 
     /// Reads from `at` on, no further than `end`, into the window.
     fn move_window(&self, demand: &mut Demand, at: u64, end: u64) -> io::Result<()> {
-        let Some(file) = &self.file else {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("byte {at} is not in memory")));
-        };
         let goes_on = demand.next_size != 0 && at == demand.start + demand.window.len() as u64;
         let size = if goes_on { demand.next_size } else { MIN_WINDOW };
         demand.next_size = (size * 2).min(MAX_WINDOW);
         let size = (end - at).min(size as u64) as usize;
         demand.start = at;
         demand.window.resize(size, 0);
-        let got = read_full(file, &mut demand.window, self.base + at);
+        let from = self.base + at;
+        let got = match &self.backing {
+            Backing::None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("byte {at} is not in memory"))),
+            Backing::File(file) => read_full(file, &mut demand.window, from),
+            #[cfg(feature = "object-store")]
+            Backing::Object(object) => object.read(from..from + size as u64).map_err(io::Error::other).map(|bytes| {
+                let count = bytes.len().min(size);
+                demand.window[..count].copy_from_slice(&bytes[..count]);
+                count
+            }),
+        };
         demand.window.truncate(*got.as_ref().unwrap_or(&0));
         demand.reads += 1;
         demand.bytes += demand.window.len() as u64;
@@ -156,7 +180,7 @@ mod tests {
         let (base, len) = (1000u64, 290_000u64);
         let part =
             |start: u64, len: usize| Part { start, buffer: data[(base + start) as usize..][..len].to_vec(), len };
-        let input = Input::new(base, len, vec![part(0, 100), part(150_000, 10_000)], Arc::new(file));
+        let input = Input::new(base, len, vec![part(0, 100), part(150_000, 10_000)], Backing::File(Arc::new(file)));
         let mut got = vec![0; len as usize];
         let mut at = 0;
         while at < got.len() {
@@ -180,7 +204,7 @@ mod tests {
     fn a_file_that_shrank_is_an_error() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[1; 500]).unwrap();
-        let input = Input::new(0, 1000, Vec::new(), Arc::new(file));
+        let input = Input::new(0, 1000, Vec::new(), Backing::File(Arc::new(file)));
         let error = input.with_bytes(100, 10, <[u8]>::len).unwrap_err();
         assert!(error.to_string().contains("was longer when it was indexed"), "{error}");
     }

@@ -2,9 +2,9 @@
 //!
 //! A sample passes through the files in this order: [`sampling`] says which frames, [`plan`] which bytes, [`read`]
 //! fetches them while the sample before is decoded, [`video`] decodes and resizes only the frames asked for,
-//! [`pixels`] writes them once, and `audio` puts the sound of their time behind them. [`key`] is the only source of randomness. Unsafe code lives in `ffi`, `sws`, `avio`
-//! and `read::uring` alone. The room knows the manifest's descriptor and the transform; it must not know ranks, slabs,
-//! tickets or time.
+//! [`pixels`] writes them once, and `audio` puts the sound of their time behind them. [`key`] is the only source of
+//! randomness. All that happens in a [`sandbox`]. Unsafe code lives in `ffi`, `sws`, `avio` and `read::uring` alone. The
+//! room knows the manifest's descriptor and the transform; it must not know ranks, slabs, tickets or time.
 
 mod audio;
 mod avio;
@@ -15,6 +15,7 @@ mod input;
 pub mod pixels;
 pub mod plan;
 pub mod read;
+pub mod sandbox;
 mod scale;
 mod sws;
 #[cfg(test)]
@@ -77,6 +78,8 @@ pub enum Stage {
     Decode,
     /// Its pixels could not be converted or do not fit.
     Transform,
+    /// It asks for more memory than a worker may have.
+    Memory,
 }
 
 impl Stage {
@@ -88,6 +91,7 @@ impl Stage {
             Stage::Demux => "demux",
             Stage::Decode => "decode",
             Stage::Transform => "transform",
+            Stage::Memory => "memory",
         }
     }
 }

@@ -286,7 +286,8 @@ fn probe_all(
 
 fn one(item: &Item, former: &Former, sound: bool) -> Outcome {
     let path = &*item.path;
-    let (file_len, mtime_ns) = std::fs::metadata(path).as_ref().map_or((0, 0), stamp);
+    let seen = stat(path);
+    let (file_len, mtime_ns) = *seen.as_ref().unwrap_or(&(0, 0));
     let (offset, len) = item.range();
     let now = Seen { path, offset, len: len.unwrap_or(file_len.saturating_sub(offset)), file_len, mtime_ns };
     let bad = |reason| Outcome::Bad { len: now.len, mtime_ns, reason: item.explain(reason) };
@@ -304,9 +305,20 @@ fn one(item: &Item, former: &Former, sound: bool) -> Outcome {
     if let Some(record) = former.find(now).filter(|record| sound || record.frames > 0) {
         return Outcome::Good { record: Box::new(Record { text, ..record }), reused: true };
     }
-    let probed = match probe::probe_part(path, offset, len) {
-        Err(ProbeError::NoVideo(_)) if sound => probe::probe_sound(path, offset, len),
-        probed => probed,
+    let probed = match (crate::object::is_url(path), seen) {
+        (false, _) => match probe::probe_part(path, offset, len) {
+            Err(ProbeError::NoVideo(_)) if sound => probe::probe_sound(path, offset, len),
+            probed => probed,
+        },
+        (true, Err(reason)) => return bad(reason),
+        (true, Ok(stamp)) => match copy(path, stamp) {
+            Err(reason) => return bad(reason),
+            Ok(file) => match probe::probe_open(&file, path, (offset, len), false) {
+                Err(ProbeError::NoVideo(_)) if sound => probe::probe_open(&file, path, (offset, len), true),
+                probed => probed,
+            }
+            .map(|record| Record { mtime_ns, ..record }),
+        },
     };
     match probed {
         Ok(record) => Outcome::Good { record: Box::new(Record { text, ..record }), reused: false },
@@ -315,8 +327,36 @@ fn one(item: &Item, former: &Former, sound: bool) -> Outcome {
     }
 }
 
+/// Length and time of a file, or of an object in a store, as a manifest has them; else the reason.
+pub(super) fn stat(path: &Path) -> Result<(u64, i64), String> {
+    match path.to_str().filter(|_| crate::object::is_url(path)) {
+        Some(url) => stat_object(url),
+        None => std::fs::metadata(path).map(|about| stamp(&about)).map_err(|e| e.to_string()),
+    }
+}
+
+#[cfg(feature = "object-store")]
+fn stat_object(url: &str) -> Result<(u64, i64), String> {
+    crate::object::store::stat(url).map(|now| (now.len, now.mtime_ns))
+}
+
+#[cfg(feature = "object-store")]
+fn copy(path: &Path, (len, mtime_ns): (u64, i64)) -> Result<std::fs::File, String> {
+    crate::object::store::download(path.to_str().unwrap_or_default(), crate::object::store::Stamp { len, mtime_ns })
+}
+
+#[cfg(not(feature = "object-store"))]
+fn stat_object(_: &str) -> Result<(u64, i64), String> {
+    Err(crate::object::MISSING.into())
+}
+
+#[cfg(not(feature = "object-store"))]
+fn copy(_: &Path, _: (u64, i64)) -> Result<std::fs::File, String> {
+    Err(crate::object::MISSING.into())
+}
+
 /// Length and time of a file, as a manifest has them.
-pub(super) fn stamp(about: &std::fs::Metadata) -> (u64, i64) {
+fn stamp(about: &std::fs::Metadata) -> (u64, i64) {
     (about.len(), about.mtime().saturating_mul(1_000_000_000).saturating_add(about.mtime_nsec()))
 }
 

@@ -1,9 +1,10 @@
 //! What has become of the files of a manifest.
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use super::Manifest;
-use super::build::stamp;
+use super::build::stat;
 
 /// What has become of a manifest's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub fn check(manifest: &Manifest, mut drift: impl FnMut(u64, &str, Drift)) {
         let d = manifest.descriptor(row);
         if last != d.path {
             last = d.path;
-            now = std::fs::metadata(last).map(|about| stamp(&about)).map_err(|e| e.to_string());
+            now = stat(Path::new(last));
         }
         let found = match &now {
             Err(e) => Drift::Missing(e.clone()),

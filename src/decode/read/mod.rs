@@ -7,6 +7,8 @@
 //! and the next); buffers given back with [`Reader::recycle`] are used again, and at most twice
 //! [`MAX_PREFETCH`] bytes wait for that.
 
+#[cfg(feature = "object-store")]
+mod objects;
 mod pool;
 mod uring;
 
@@ -21,7 +23,7 @@ use nix::fcntl::{FcntlArg, OFlag, PosixFadviseAdvice, fcntl, posix_fadvise};
 use pool::Pool;
 use uring::{Job, Ring};
 
-use super::input::{Input, MAX_PREFETCH, Part, read_full};
+use super::input::{Backing, Input, MAX_PREFETCH, Part, read_full};
 use super::{SampleError, Stage};
 use crate::manifest::descriptor::Descriptor;
 
@@ -71,6 +73,8 @@ pub struct Reader {
     extents: Vec<(ReadId, Range<u64>)>,
     pool: Pool,
     next: u64,
+    #[cfg(feature = "object-store")]
+    objects: objects::Objects,
 }
 
 impl Reader {
@@ -86,7 +90,16 @@ impl Reader {
 
     fn with(ring: io::Result<Ring>) -> Reader {
         let notice = ring.as_ref().err().map(refusal);
-        Reader { ring: ring.ok(), notice, later: Vec::new(), extents: Vec::new(), pool: Pool::default(), next: 0 }
+        Reader {
+            ring: ring.ok(),
+            notice,
+            later: Vec::new(),
+            extents: Vec::new(),
+            pool: Pool::default(),
+            next: 0,
+            #[cfg(feature = "object-store")]
+            objects: objects::Objects::default(),
+        }
     }
 
     /// Why it reads with `pread` though io_uring was wanted, and what to change: one line.
@@ -103,6 +116,13 @@ impl Reader {
     /// together) and returns while that goes on. An error here is the sample's: [`Stage::Open`].
     pub fn submit(&mut self, source: &Source<'_>, ranges: &[Range<u64>]) -> Result<ReadId, SampleError> {
         let extent = check_ranges(source, ranges)?;
+        if crate::object::is_url(source.path) {
+            let id = ReadId(self.next);
+            self.fetch(id, source, ranges)?;
+            self.next += 1;
+            self.extents.push((id, extent));
+            return Ok(id);
+        }
         let file = Arc::new(open(source)?);
         let parts = ranges
             .iter()
@@ -114,14 +134,17 @@ impl Reader {
         let job = Job::new(file, source.offset, parts);
         let id = ReadId(self.next);
         self.next += 1;
-        match &mut self.ring {
-            Some(ring) => ring.start(id.0, job),
-            None => {
-                job.advise();
-                self.later.push((id, job));
-            }
-        }
         self.extents.push((id, extent));
+        let started = match &mut self.ring {
+            Some(ring) => ring.start(id.0, job).map_err(|(job, e)| (job, Some(e))),
+            None => Err((job, None)),
+        };
+        let Err((job, broken)) = started else { return Ok(id) };
+        if let Some(e) = broken {
+            self.leave_ring(&e);
+        }
+        job.advise();
+        self.later.push((id, job));
         Ok(id)
     }
 
@@ -129,6 +152,12 @@ impl Reader {
     pub fn finish(&mut self, id: ReadId) -> Result<Input, SampleError> {
         let known = self.extents.iter().position(|&(i, _)| i == id);
         let known = known.ok_or_else(|| SampleError::new(Stage::Read, format!("no read {} is under way", id.0)))?;
+        #[cfg(feature = "object-store")]
+        if let Some(made) = self.objects.finish(id) {
+            let (_, extent) = self.extents.swap_remove(known);
+            let (parts, object) = made?;
+            return Ok(Input::new(extent.start, extent.end - extent.start, parts, Backing::Object(object)));
+        }
         if let Some(Err(e)) = self.ring.as_mut().map(|ring| ring.wait(id.0)) {
             self.leave_ring(&e);
         }
@@ -139,12 +168,28 @@ impl Reader {
         let (_, extent) = self.extents.swap_remove(known);
         let Job { file, parts, error, .. } = job;
         match error {
-            None => Ok(Input::new(extent.start, extent.end - extent.start, parts, file)),
+            None => Ok(Input::new(extent.start, extent.end - extent.start, parts, Backing::File(file))),
             Some(e) => {
                 parts.into_iter().for_each(|p| self.pool.give(p.buffer));
                 Err(SampleError::new(Stage::Read, e.to_string()))
             }
         }
+    }
+
+    #[cfg(feature = "object-store")]
+    fn fetch(&mut self, id: ReadId, source: &Source<'_>, ranges: &[Range<u64>]) -> Result<(), SampleError> {
+        self.objects.fetch(id, source, ranges)
+    }
+
+    #[cfg(not(feature = "object-store"))]
+    fn fetch(&mut self, _: ReadId, _: &Source<'_>, _: &[Range<u64>]) -> Result<(), SampleError> {
+        Err(SampleError::new(Stage::Open, crate::object::MISSING))
+    }
+
+    /// Takes the helper through which objects in stores are read from now on.
+    #[cfg(feature = "object-store")]
+    pub fn fetch_with(&mut self, client: Arc<crate::object::client::Client>) {
+        self.objects.set(client);
     }
 
     /// Goes on with `pread`, also for what is under way.
@@ -162,6 +207,8 @@ impl Reader {
     /// Gives up a read. Its buffers come back when the kernel has let go of them.
     pub fn cancel(&mut self, id: ReadId) {
         self.extents.retain(|&(i, _)| i != id);
+        #[cfg(feature = "object-store")]
+        self.objects.cancel(id);
         if let Some(i) = self.later.iter().position(|&(i, _)| i == id) {
             let (_, job) = self.later.swap_remove(i);
             job.parts.into_iter().for_each(|p| self.pool.give(p.buffer));

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -62,7 +62,8 @@ fn item(folder: &Path, line: &str) -> Result<Item, String> {
         (offset, len) => Place::Range(offset.unwrap_or(0), len),
     };
     let text = text.map_or(Text::None, |text| Text::Given(text.into()));
-    Ok(Item { path: folder.join(path).into(), place, text, fault: None })
+    let path = if crate::object::is_url(Path::new(&path)) { PathBuf::from(path) } else { folder.join(path) };
+    Ok(Item { path: path.into(), place, text, fault: None })
 }
 
 /// The first of two fields that is there.

@@ -170,6 +170,10 @@ impl Kind {
 pub(super) fn gather(paths: &[PathBuf], root: Option<&Path>, stop: &AtomicBool) -> Result<Found, InputError> {
     let mut found = Found::default();
     for path in paths {
+        if crate::object::is_url(path) {
+            objects(path, &mut found)?;
+            continue;
+        }
         let refuse = |e| InputError::path(path, e);
         let absolute = std::path::absolute(path).map_err(refuse)?;
         let kind = std::fs::metadata(&absolute).map_err(refuse)?;
@@ -190,6 +194,32 @@ pub(super) fn gather(paths: &[PathBuf], root: Option<&Path>, stop: &AtomicBool) 
     let given = std::mem::take(&mut found.items);
     found.items = webdataset::open_all(once(given), stop, &mut found.others, &mut found.notes);
     Ok(found)
+}
+
+/// A URL: an object, or with a slash at its end all media whose keys begin with it.
+#[cfg(feature = "object-store")]
+fn objects(path: &Path, found: &mut Found) -> Result<(), InputError> {
+    let refuse = |reason: String| InputError::List { path: path.to_owned(), reason };
+    let url = path.to_str().unwrap_or_default();
+    match Kind::of(path) {
+        Kind::Media if !url.ends_with('/') => found.items.push(Item::file(path.to_owned(), Place::Named)),
+        Kind::Media => {
+            for url in crate::object::store::list(url).map_err(refuse)? {
+                let path = PathBuf::from(url);
+                match walk::medium(&path).is_some() {
+                    true => found.items.push(Item::file(path, Place::Walked)),
+                    false => found.others += 1,
+                }
+            }
+        }
+        _ => return Err(refuse("of a store only media can be taken: copy the list or the tar to a disk".into())),
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "object-store"))]
+fn objects(path: &Path, _: &mut Found) -> Result<(), InputError> {
+    Err(InputError::List { path: path.to_owned(), reason: crate::object::MISSING.into() })
 }
 
 /// Drops files that are reached twice by walking or naming; one that was named anywhere was asked for. The rows of a

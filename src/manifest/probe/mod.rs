@@ -108,9 +108,34 @@ fn look(
     log::install();
     log::begin("probe");
     let absolute = std::path::absolute(path)?;
-    let name = absolute.to_str().ok_or(ProbeError::Name)?;
     // Opening a pipe without this waits for its other end.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    look_at(&file, &absolute, (offset, len), into)
+}
+
+/// As [`probe_part`] or, for `sound`, [`probe_sound`], of a file that was opened, such as a copy of an object in a store;
+/// `path` is where it is from.
+pub fn probe_open(
+    file: &File,
+    path: &Path,
+    (offset, len): (u64, Option<u64>),
+    sound: bool,
+) -> Result<Record, ProbeError> {
+    log::install();
+    log::begin("probe");
+    match sound {
+        false => look_at(file, path, (offset, len), probe_bytes),
+        true => look_at(file, path, (offset, len), |part, _| sound_alone(part)),
+    }
+}
+
+fn look_at(
+    file: &File,
+    path: &Path,
+    (offset, len): (u64, Option<u64>),
+    into: impl FnOnce(Part<'_>, &str) -> Result<Record, ProbeError>,
+) -> Result<Record, ProbeError> {
+    let name = path.to_str().ok_or(ProbeError::Name)?;
     let about = file.metadata()?;
     if !about.is_file() {
         return Err(ProbeError::NotAFile);
@@ -122,7 +147,7 @@ fn look(
     if len == 0 {
         return Err(ProbeError::Empty);
     }
-    let mut record = into(Part { file: &file, offset, len }, name)?;
+    let mut record = into(Part { file, offset, len }, name)?;
     record.path = name.to_owned();
     (record.file_len, record.offset, record.len) = (about.len(), offset, len);
     // FFmpeg counts from the start of the part. The sum is within the file, or as far behind it as FFmpeg claims.

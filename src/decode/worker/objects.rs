@@ -1,0 +1,43 @@
+//! When a worker starts the helper that fetches objects for it: before its sandbox closes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::cage::Cage;
+use crate::decode::Reader;
+use crate::foreign::link::Daemon;
+use crate::object::client::Client;
+use crate::object::origins;
+
+/// What is known of the stores that a worker needs.
+#[derive(Default)]
+pub(super) struct Objects {
+    /// Fingerprints of the manifests that were looked through.
+    known: Vec<String>,
+    origins: BTreeSet<String>,
+}
+
+impl Objects {
+    /// Before a ticket is begun: sees to it that what it may need can be fetched. Where the sandbox has closed without,
+    /// the worker has to be followed by one that knows of these stores.
+    pub(super) fn before(&mut self, daemon: &Daemon, reader: &mut Reader, cage: &mut Cage) -> Result<(), String> {
+        let had = self.origins.len();
+        for session in daemon.sessions() {
+            let fingerprint = session.manifest.fingerprint();
+            if !self.known.iter().any(|known| known == fingerprint) {
+                self.origins.extend(origins(&session.manifest));
+                self.known.push(fingerprint.to_owned());
+            }
+        }
+        if self.origins.len() == had {
+            return Ok(());
+        }
+        if cage.is_closed() {
+            cage.outgrow();
+            return Ok(());
+        }
+        let client = Client::start(&self.origins).map_err(|e| format!("a helper that fetches from stores: {e}"))?;
+        reader.fetch_with(Arc::new(client));
+        Ok(())
+    }
+}
