@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::fields::VIDEO;
+use super::fields::{Ragged, VIDEO};
 use super::ledger::{Grant, Lease};
 use super::store::Store;
 use super::table::{Assembled, Piece as Part, Slot, SlotState};
 use super::tensor::{BatchError, Tensor, TensorMut, extent};
+use super::tokens::{self, Encode};
 use crate::device::HostSource;
 use crate::manifest::Manifest;
 use crate::proto::fields::Audio;
@@ -39,6 +40,8 @@ pub(crate) struct View {
     pub(crate) audio: Option<Audio>,
     /// Where the texts are.
     pub(crate) manifest: Option<Arc<Manifest>>,
+    /// What makes tokens of them.
+    pub(crate) encode: Option<Encode>,
     /// The shape of every sample, if the transform fixes it.
     pub(crate) fixed: Option<[u16; 4]>,
     pub(crate) profile: Profile,
@@ -75,6 +78,7 @@ pub struct Batch {
     pub(super) dtype: Dtype,
     pub(super) audio: Option<Audio>,
     pub(super) manifest: Option<Arc<Manifest>>,
+    pub(super) token_ids: Option<Result<Ragged, String>>,
     /// The shape of every sample, if the transform fixes it.
     fixed: Option<[u16; 4]>,
     pub(super) ids: Vec<u64>,
@@ -95,7 +99,7 @@ impl Batch {
     pub(crate) fn new(store: Arc<Store>, assembled: Assembled, view: View) -> Batch {
         let Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots, scattered, spares } =
             assembled;
-        let View { dtype, audio, manifest, fixed, profile, weigh } = view;
+        let View { dtype, audio, manifest, encode, fixed, profile, weigh } = view;
         let planned = slots.len();
         let cost = slots.iter().map(|s| profile.cost(s.tokens)).sum::<f64>() as f32;
         let tokens_rank = slots.iter().map(|s| s.tokens).sum();
@@ -115,6 +119,7 @@ impl Batch {
             dtype,
             audio,
             manifest,
+            token_ids: None,
             fixed,
             ids: Vec::with_capacity(planned),
             home_ranks: Vec::with_capacity(planned),
@@ -137,6 +142,10 @@ impl Batch {
                 batch.bin_of.push(slot.bin);
                 batch.weights.push(weight(weigh, &slot, global, tokens_global));
             }
+        }
+        if let (Some(encode), Some(manifest)) = (&encode, &batch.manifest) {
+            let texts = batch.ids.iter().map(|&row| manifest.descriptor(row).text);
+            batch.token_ids = Some(tokens::ids(encode, texts));
         }
         batch
     }

@@ -178,11 +178,19 @@ impl Collector {
 
     /// Queues the batches whose turn it is.
     fn finish(&self) -> Result<(), End> {
-        let Setup { store, options, manifest, fixed, .. } = &self.shared.setup;
+        let Setup { store, options, manifest, fixed, encode, .. } = &self.shared.setup;
         let stream = &options.stream;
         let (profile, weigh) = (stream.profile, stream.weigh);
         let (audio, manifest) = (stream.transform.audio.clone(), Some(Arc::clone(manifest)));
-        let view = View { dtype: stream.transform.dtype, audio, manifest, fixed: *fixed, profile, weigh };
+        let view = View {
+            dtype: stream.transform.dtype,
+            audio,
+            manifest,
+            encode: encode.clone(),
+            fixed: *fixed,
+            profile,
+            weigh,
+        };
         loop {
             let mut core = self.shared.lock();
             let serial = core.serial;

@@ -82,6 +82,12 @@ impl Ragged {
         self.len() == 0
     }
 
+    /// The numbers of a sample, where they are `i32` as tokens are.
+    pub fn numbers(&self, i: usize) -> Option<Vec<i32>> {
+        let (numbers, rest) = self.get(i)?.as_chunks::<4>();
+        rest.is_empty().then(|| numbers.iter().map(|bytes| i32::from_ne_bytes(*bytes)).collect())
+    }
+
     /// The bytes of a sample.
     pub fn get(&self, i: usize) -> Option<&[u8]> {
         self.data.get(*self.offsets.get(i)?..*self.offsets.get(i + 1)?)
@@ -98,8 +104,11 @@ impl Batch {
     }
 
     /// A field of differing lengths: `text` (also as `caption`), the label or caption that the manifest has of each
-    /// sample, as UTF-8.
+    /// sample, as UTF-8; with a tokenizer also `tokens`, its ids as `i32`.
     pub fn ragged(&self, name: &str) -> Result<Ragged, BatchError> {
+        if let ("tokens", Some(made)) = (name, &self.token_ids) {
+            return made.clone().map_err(BatchError::Tokens);
+        }
         match (name, &self.manifest) {
             ("text" | "caption", Some(manifest)) => {
                 Ok(Ragged::of(self.ids.iter().map(|&row| manifest.descriptor(row).text.as_bytes())))

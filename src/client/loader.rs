@@ -125,8 +125,14 @@ impl Loader {
         crash::point("slab.made");
         let transform = &options.stream.transform;
         let fixed = transform.is_uniform().then(|| transform.shape(&Default::default()));
+        #[cfg(feature = "tokenizers")]
+        let encode = options.tokenizer.as_deref().map(super::tokens::open).transpose();
+        #[cfg(feature = "tokenizers")]
+        let encode = encode.map_err(system("read the tokenizer"))?;
+        #[cfg(not(feature = "tokenizers"))]
+        let encode = None;
         let state = options.state;
-        let setup = Setup { options, job, path, manifest, store, fixed };
+        let setup = Setup { options, job, path, manifest, store, fixed, encode };
         let wake = eventfd().map_err(system("make an eventfd"))?;
         let shared = Arc::new(Shared::new(setup, Ledger::new(), wake));
         let (session, outlet, _) = establish(&shared, &|| false)?;

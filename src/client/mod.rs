@@ -28,6 +28,7 @@ mod status;
 mod store;
 mod table;
 mod tensor;
+mod tokens;
 
 pub use batch::Batch;
 pub use embed::DialError;

@@ -44,6 +44,8 @@ pub struct Options {
     pub(super) timeout: Option<Duration>,
     pub(super) device: Arc<dyn Device>,
     pub(super) quarantine: Option<PathBuf>,
+    #[cfg(feature = "tokenizers")]
+    pub(super) tokenizer: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -82,6 +84,8 @@ impl Default for Options {
             timeout: None,
             device: Arc::new(HostDevice::new()),
             quarantine: None,
+            #[cfg(feature = "tokenizers")]
+            tokenizer: None,
         }
     }
 }
@@ -149,6 +153,14 @@ impl Options {
             options.slab_bytes = Some(bytes);
         }
         Ok(options)
+    }
+
+    /// A `tokenizer.json`: batches then have the field `tokens`, the ids of each caption.
+    #[cfg(feature = "tokenizers")]
+    #[must_use]
+    pub fn tokenizer(mut self, path: impl Into<PathBuf>) -> Self {
+        self.tokenizer = Some(path.into());
+        self
     }
 
     setters! {

@@ -32,6 +32,8 @@ pub(super) struct Setup {
     pub(super) store: Arc<Store>,
     /// The shape of every sample, if the transform fixes it.
     pub(super) fixed: Option<[u16; 4]>,
+    /// What makes tokens of captions.
+    pub(super) encode: Option<super::tokens::Encode>,
 }
 
 impl Setup {

@@ -15,6 +15,9 @@ pub enum BatchError {
         /// What there is of that kind.
         has: &'static str,
     },
+    /// A caption could not be taken apart.
+    #[error("tokens: {0}")]
+    Tokens(String),
     /// There is no such sample.
     #[error("sample {index} of a batch of {len}; `len()` says how many were delivered")]
     Index {

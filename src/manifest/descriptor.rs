@@ -71,6 +71,9 @@ pub struct Sound {
 }
 
 impl Sound {
+    /// Stands in a manifest for what was not looked for.
+    pub(super) const UNKNOWN: Sound = Sound { rate: 0, channels: u16::MAX, duration_ms: 0 };
+
     /// Whether there is any.
     pub const fn is_some(&self) -> bool {
         self.rate > 0

@@ -66,7 +66,8 @@ pub(super) struct Batch {
 impl Batch {
     pub(super) fn sound(&self, map: &[u8], i: usize) -> Option<Sound> {
         let (rate, channels, ms) = self.sound?;
-        Some(Sound { rate: rate.get(map, i), channels: channels.get(map, i), duration_ms: ms.get(map, i) })
+        let sound = Sound { rate: rate.get(map, i), channels: channels.get(map, i), duration_ms: ms.get(map, i) };
+        (sound != Sound::UNKNOWN).then_some(sound)
     }
 
     pub(super) fn is_bad(&self, map: &[u8], i: usize) -> bool {

@@ -118,3 +118,50 @@ fn what_is_not_a_manifest_is_named() {
     let dir = Manifest::open(folder.path()).unwrap_err().to_string();
     assert!(dir.contains("not a regular file"), "{dir}");
 }
+
+#[test]
+fn a_manifest_of_the_version_without_sound_is_read() {
+    use arrow_ipc::reader::FileReader;
+    use arrow_ipc::writer::FileWriter;
+    use std::fs::File;
+    use std::sync::Arc;
+
+    let folder = tempfile::tempdir().unwrap();
+    let (new, old) = (folder.path().join("new.arrow"), folder.path().join("old.arrow"));
+    let sound = Some(super::descriptor::Sound { rate: 48_000, channels: 2, duration_ms: 1500 });
+    let records: Vec<Record> = (0..5).map(|i| Record { sound, ..clip(i) }).collect();
+    let mut writer = Writer::new(File::create(&new).unwrap(), "{}").unwrap();
+    records.iter().for_each(|r| writer.push(&r.descriptor(0)).unwrap());
+    writer.finish().unwrap();
+
+    let reader = FileReader::try_new(File::open(&new).unwrap(), None).unwrap();
+    let columns: Vec<usize> = (0..reader.schema().fields().len() - 3).collect();
+    let schema = reader.schema().project(&columns).unwrap();
+    let mut metadata = schema.metadata().clone();
+    metadata.insert(super::schema::KEY_FORMAT.to_owned(), super::schema::WITHOUT_SOUND.to_owned());
+    let schema = Arc::new(schema.with_metadata(metadata));
+    let mut writer = FileWriter::try_new(File::create(&old).unwrap(), &schema).unwrap();
+    for batch in reader {
+        let batch = batch.unwrap().project(&columns).unwrap();
+        let batch = arrow_array::RecordBatch::try_new(Arc::clone(&schema), batch.columns().to_vec()).unwrap();
+        writer.write(&batch).unwrap();
+    }
+    writer.finish().unwrap();
+
+    let (new, old) = (Manifest::open(&new).unwrap(), Manifest::open(&old).unwrap());
+    assert_eq!(old.fingerprint(), new.fingerprint(), "what is known of sound does not change the stream");
+    assert_eq!((old.descriptor(3).sound, new.descriptor(3).sound), (None, sound));
+    assert_eq!(old.descriptor(3).path, records[3].path);
+}
+
+#[test]
+fn a_row_of_sound_needs_no_frames() {
+    let sound = super::descriptor::Sound { rate: 48_000, channels: 2, duration_ms: 1500 };
+    let song =
+        Record { path: "/data/a.flac".into(), container: "flac".into(), sound: Some(sound), ..Record::default() };
+    let (manifest, _) = write(std::slice::from_ref(&song), |_| false);
+    let d = manifest.descriptor(0);
+    assert_eq!((d.sound, d.is_sound(), d.facts().frames), (Some(sound), true, 0));
+    let none = Record { sound: None, ..song };
+    assert!(Writer::new(Vec::new(), "{}").unwrap().push(&none.descriptor(0)).is_err());
+}

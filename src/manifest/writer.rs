@@ -12,7 +12,7 @@ use arrow_ipc::writer::FileWriter;
 use arrow_schema::ArrowError;
 
 use super::check::{Shape, lists_fault};
-use super::descriptor::Descriptor;
+use super::descriptor::{Descriptor, Sound};
 use super::error::WriteError;
 use super::fingerprint::Fingerprint;
 use super::record::Record;
@@ -182,7 +182,7 @@ impl Columns {
         self.key_offsets.append(true);
         self.text.append_value(d.text);
         self.error.append_option(error);
-        let sound = d.sound.unwrap_or_default();
+        let sound = d.sound.unwrap_or(Sound::UNKNOWN);
         self.sound_rate.append_value(sound.rate);
         self.sound_channels.append_value(sound.channels);
         self.sound_ms.append_value(sound.duration_ms);
