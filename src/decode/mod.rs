@@ -1,6 +1,6 @@
 //! The worker's work: from a descriptor to numbers in the batch's place.
 //!
-//! A sample passes through the files in this order: [`sampling`] says which frames, [`plan`] which bytes, [`read`]
+//! A sample passes through the files in this order: [`sampling`](crate::proto::sampling) says which frames, [`plan`] which bytes, [`read`]
 //! fetches them while the sample before is decoded, [`video`] decodes and resizes only the frames asked for, and
 //! [`pixels`] writes them once. [`key`] is the only source of randomness. Unsafe code lives in `ffi`, `sws`, `avio`
 //! and `read::uring` alone. The room knows the manifest's descriptor and the transform; it must not know ranks, slabs,
@@ -24,7 +24,6 @@ pub mod worker;
 use std::fmt;
 
 pub use crate::proto::key::{self, SampleKey};
-pub use crate::proto::sampling;
 pub use input::{Input, MAX_PREFETCH};
 pub use read::{Mode, ReadId, Reader, Source};
 pub use video::VideoDecoder;

@@ -16,7 +16,7 @@ use super::key::Purpose;
 use super::pixels::{Rect, Writer};
 use super::plan::{self, Group};
 use super::scale::Scaler;
-use super::{Decoder, Input, Outcome, Request, SampleError, SampleKey, Stage, sampling};
+use super::{Decoder, Input, Outcome, Request, SampleError, SampleKey, Stage};
 use crate::ffmpeg::log;
 use crate::manifest::descriptor::Descriptor;
 use crate::proto::transform::{Crop, Facts, Layout, Transform};
@@ -72,10 +72,8 @@ impl Decoder for VideoDecoder {
         let out = usize::try_from(bytes).ok().and_then(|n| out.get_mut(..n)).ok_or_else(|| {
             SampleError::new(Stage::Transform, format!("the output takes {bytes} bytes and its place has {room}"))
         })?;
-        let wanted = sampling::indices(transform.sampling, descriptor.frames, transform.frames, key);
-        if wanted.is_empty() {
-            return Err(SampleError::new(Stage::Demux, "the clip has no frames"));
-        }
+        let wanted = transform.wanted(&descriptor.timeline(), key);
+        let wanted = wanted.map_err(|e| SampleError::new(Stage::Demux, e.to_string()))?;
         if !matches!(descriptor.rotation, 0 | 90 | 180 | 270) {
             let text = format!("a rotation by {} degrees; wanted 0, 90, 180 or 270", descriptor.rotation);
             return Err(SampleError::new(Stage::Transform, text));
@@ -428,5 +426,7 @@ fn open<'i>(input: &'i Input, descriptor: &Descriptor<'_>) -> Result<(Demuxer<'i
 mod parts;
 #[cfg(test)]
 mod robust;
+#[cfg(test)]
+mod sampled;
 #[cfg(test)]
 mod tests;

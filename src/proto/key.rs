@@ -66,6 +66,11 @@ impl Draws {
         ((u128::from(self.0.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
+    /// A number from 0 to below 1, one of 2⁵³ equally likely ones.
+    pub fn part(&mut self) -> f64 {
+        self.below(1 << 53) as f64 / (1u64 << 53) as f64
+    }
+
     /// True with probability `p`: never for 0, always for 1.
     pub fn chance(&mut self, p: f32) -> bool {
         f64::from(self.0.next_u32()) < f64::from(p) * 4_294_967_296.0

@@ -5,7 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::key::SampleKey;
 use super::options::BadOption;
+use super::sampling::{NotThere, Timeline, indices};
+pub use super::sampling::{Sampling, Start};
 
 /// What the scheduler knows of a sample before decoding: the light part of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -58,20 +61,6 @@ impl Codec {
             _ => Codec::Other,
         }
     }
-}
-
-/// Which frames of a clip are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Sampling {
-    /// The middles of `frames` equal parts of the clip.
-    #[default]
-    Uniform,
-    /// `frames` consecutive frames, `stride` apart, from a start keyed by (seed, epoch, sample).
-    RandomWindow {
-        /// Distance of two kept frames, frames.
-        stride: u32,
-    },
 }
 
 /// How a frame is brought to size.
@@ -230,9 +219,7 @@ impl Transform {
         if self.frames == 0 {
             return bad("transform.frames", "0".into(), "at least 1");
         }
-        if let Sampling::RandomWindow { stride: 0 } = self.sampling {
-            return bad("transform.sampling.stride", "0".into(), "at least 1");
-        }
+        self.sampling.check(self.frames)?;
         let sizes = match self.resize {
             Resize::Exact { width, height } => [width, height],
             Resize::ShortSide { pixels } => [pixels, pixels],
@@ -262,6 +249,11 @@ impl Transform {
             return bad("transform.std", format!("{:?}", self.std), "finite means and positive deviations");
         }
         Ok(())
+    }
+
+    /// Numbers of the clip's frames that are kept, in the order of the output, never descending.
+    pub fn wanted(&self, clip: &Timeline<'_>, key: &SampleKey) -> Result<Vec<u32>, NotThere> {
+        indices(&self.sampling, clip, self.frames, key)
     }
 
     /// Width and height of a frame after resizing and before cropping.
