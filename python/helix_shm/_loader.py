@@ -17,7 +17,7 @@ from typing import Any
 from . import _bin, _log, _native
 from . import cost as _cost
 from ._batch import Batch
-from ._video import Video
+from ._video import Image, Video
 
 _names = itertools.count()
 _open: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -146,7 +146,7 @@ class NativeLoader:
         drop_last: bool,
         num_workers: int,
         timeout: float,
-        transform: Video | None,
+        transform: Video | Image | None,
         balance: str | None,
         cost: Any,
         on_error: str,
@@ -444,7 +444,7 @@ class Loader(NativeLoader):
         drop_last: bool = False,
         timeout: float = 0,
         *,
-        transform: Video | None = None,
+        transform: Video | Image | None = None,
         balance: Any = "cost",
         cost: Any = None,
         on_error: str = "raise",

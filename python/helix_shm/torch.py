@@ -24,7 +24,7 @@ from . import _log, _native
 from ._batch import Batch
 from ._dataset import DatasetIterator, Pool
 from ._loader import NativeIterator, NativeLoader, Session
-from ._video import Video
+from ._video import Image, Video
 
 __all__ = ["DataLoader"]
 
@@ -86,7 +86,7 @@ class DataLoader(NativeLoader):
         pin_memory_device: str = "",
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
-        transform: Video | None = None,
+        transform: Video | Image | None = None,
         balance: Any = None,
         cost: Any = None,
         on_error: str = "raise",

@@ -7,6 +7,8 @@
 //! tickets or time.
 
 mod avio;
+pub mod colour;
+mod crop;
 mod damage;
 pub mod emulated;
 mod ffi;
@@ -16,6 +18,7 @@ pub mod plan;
 pub mod read;
 mod scale;
 mod sws;
+mod target;
 #[cfg(test)]
 mod testing;
 pub mod video;

@@ -5,7 +5,7 @@
 
 use super::tokens;
 use crate::proto::options::{Profile, StreamOptions};
-use crate::proto::transform::{Codec, Facts, Layout, Sampling, Start, Transform};
+use crate::proto::transform::{Codec, Facts, Sampling, Start, Transform};
 
 /// What it takes to make a sample of a clip: the quantities that decoding time depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -27,11 +27,7 @@ pub struct Work {
 impl Work {
     /// The work that `transform` makes of a clip.
     pub fn of(facts: &Facts, transform: &Transform) -> Work {
-        let [a, b, c, d] = transform.shape(facts).map(f64::from);
-        let output = match transform.layout {
-            Layout::Tchw => a * c * d,
-            Layout::Thwc | Layout::Pages => a * b * c,
-        };
+        let output: f64 = transform.extent(facts).map(f64::from).iter().product();
         Work {
             codec: facts.codec,
             frames: decoded(facts, transform),

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::corpus::{ClipSpec, Encoder, clip};
+use crate::decode::SampleKey;
 use crate::decode::testing::{self, Clip};
 use crate::manifest::probe::probe;
-use crate::proto::transform::{Dtype, Layout, Resize, Sampling, Span};
+use crate::proto::transform::{Dtype, Layout, Resize, Sampling, Span, Transform};
 
 fn transforms() -> [Transform; 3] {
     let resize = Resize::Exact { width: 24, height: 16 };

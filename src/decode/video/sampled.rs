@@ -1,10 +1,10 @@
 //! Frames by number, rate, stride, time and chance are, bit for bit, those of a decode from start to end.
 
-use super::*;
 use crate::corpus::{ClipSpec, Encoder, clip};
+use crate::decode::SampleKey;
 use crate::decode::testing::{self, Clip};
 use crate::manifest::probe::probe;
-use crate::proto::transform::{Layout, Resize, Sampling, Start};
+use crate::proto::transform::{Layout, Resize, Sampling, Start, Transform};
 
 /// Each way to choose six frames.
 fn ways(clip: &Clip) -> Vec<Sampling> {
