@@ -16,6 +16,8 @@ mod input;
 pub mod pixels;
 pub mod plan;
 pub mod read;
+#[cfg(test)]
+mod reference;
 mod scale;
 mod sws;
 mod target;

@@ -152,3 +152,7 @@ fn tiles((columns, rows): (usize, usize), side: usize, mirrored: bool) -> Vec<(u
     let column = |c: usize| if mirrored { columns - 1 - c } else { c };
     (0..rows).flat_map(|row| (0..columns).map(move |c| (column(c) * side, row * side))).collect()
 }
+
+#[cfg(test)]
+#[path = "target_tests.rs"]
+mod tests;

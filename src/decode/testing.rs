@@ -39,6 +39,11 @@ pub(crate) fn hard(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/hard").join(name)
 }
 
+/// A picture of the collection.
+pub(crate) fn picture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pictures").join(name)
+}
+
 /// A file's bytes and what its index says of it.
 pub(crate) struct Clip {
     pub(crate) bytes: Vec<u8>,
@@ -48,7 +53,12 @@ pub(crate) struct Clip {
 impl Clip {
     /// The default video stream of a file.
     pub(crate) fn open(name: &str) -> Clip {
-        let record = probe(&hard(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        Clip::at(&hard(name))
+    }
+
+    /// As [`open`](Self::open), of any file.
+    pub(crate) fn at(path: &Path) -> Clip {
+        let record = probe(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         Clip { bytes: std::fs::read(&record.path).unwrap(), record }
     }
 
