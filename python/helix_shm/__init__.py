@@ -21,7 +21,7 @@ from ._native import (
     __version__,
 )
 from ._numpy import Loader
-from ._video import Video
+from ._video import Image, Video
 
 __all__ = [
     "BadSampleError",
@@ -29,6 +29,7 @@ __all__ = [
     "DaemonError",
     "ForkedError",
     "HelixError",
+    "Image",
     "Loader",
     "Manifest",
     "RankDiedError",
