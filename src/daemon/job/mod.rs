@@ -1,8 +1,9 @@
 //! One job: the ranks of one user that share workers, and the scheduler that serves them.
 //!
 //! By duty: `streams` (joining, starting), `endings` (leaving, dying, failing), `work` (decisions out, tickets and
-//! their ends in), `bad` (samples that cannot be made), `crew` (worker processes), `watch` (their limits), `page` (what is shown of it). All state is private
-//! to the daemon; what comes from outside is checked in the method that takes it.
+//! their ends in), `bad` (samples that cannot be made), `crew` (worker processes), `watch` (their limits), `page`
+//! (what is shown of it). All state is private to the daemon; what comes from outside is checked in the method that
+//! takes it.
 
 mod bad;
 mod crew;
