@@ -53,6 +53,12 @@ pub enum Given {
         /// Steps of the epoch.
         steps: u32,
     },
+    /// As a brief, where each task is a sample: behind what the workers need lies the epoch's
+    /// [`Order`](super::order::Order), which has so many bytes; with none the stream's own order holds.
+    Samples {
+        /// Bytes of the order, at the end of the file.
+        order: u64,
+    },
 }
 
 /// What a tool says to the daemon.

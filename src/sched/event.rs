@@ -188,6 +188,18 @@ pub enum Event {
         /// From getting the batch to asking for the next one, nanoseconds.
         busy_ns: u64,
     },
+    /// What a sample goes through from a server's workers into the memory of another's ranks, if it is not written there
+    /// at once: it is sent when it is made, one after the other, and its ticket is done when it has come.
+    Link {
+        /// The workers' server.
+        from: ServerId,
+        /// The ranks'.
+        to: ServerId,
+        /// Bytes a second.
+        bytes_per_s: u64,
+        /// Nanoseconds on top.
+        latency_ns: u64,
+    },
     /// A worker can take tickets.
     WorkerUp {
         /// The worker.

@@ -12,6 +12,7 @@
 //!
 //! Each event touches only what it is about: the cost of a ticket is a few operations on ordered maps.
 
+mod choose;
 mod dispatch;
 mod grant;
 mod hedge;
@@ -66,6 +67,9 @@ struct Flight {
     work: Work,
     expected: u64,
     safe: u64,
+    /// Server of its rank, and nanoseconds that its sample is sent there.
+    home: ServerId,
+    sending: u64,
 }
 
 /// The scheduler of a job.
@@ -122,6 +126,9 @@ impl Engine {
             Event::StepEnded { stream, rank, iter, step, wait_ns, busy_ns } => {
                 self.rescale(stream, wait_ns, busy_ns);
                 self.step_ended(stream, rank, (iter, step), busy_ns, now);
+            }
+            Event::Link { from, to, bytes_per_s, latency_ns } => {
+                self.transfer.link((from, to), bytes_per_s, latency_ns);
             }
             Event::WorkerUp { worker, server } => self.worker_up(worker, server),
             Event::WorkerDown { worker } => self.worker_down(worker, now),
@@ -187,7 +194,7 @@ impl Engine {
             return;
         }
         for ticket in self.workers.down(worker) {
-            let Some(flight) = self.flights.remove(&ticket) else { continue };
+            let Some(flight) = self.land(ticket) else { continue };
             let Some(s) = self.streams.get_mut(&flight.stream) else { continue };
             let r = &mut s.ranks[flight.rank as usize];
             let (server, iter) = (r.server, r.iter);
@@ -231,20 +238,24 @@ impl Engine {
 
     /// What a ticket took longer because its sample went to another server's memory.
     fn learn_transfer(&mut self, flight: &Flight, measured: &Measured) {
-        let Some(r) = self.streams.get(&flight.stream).and_then(|s| s.ranks.get(flight.rank as usize)) else {
-            return;
-        };
         // Megapixels of three bytes.
-        let (pair, megabytes) = ((flight.server, r.server), 3.0 * flight.work.output);
+        let (pair, megabytes) = ((flight.server, flight.home), 3.0 * flight.work.output);
         if measured.wall_us > 0 {
             let near = flight.expected as f64 / 1e6;
             self.transfer.learn(pair, megabytes, near, f64::from(measured.wall_us) / 1e3);
         }
     }
 
+    /// A ticket is under way no more.
+    fn land(&mut self, ticket: TicketId) -> Option<Flight> {
+        let flight = self.flights.remove(&ticket)?;
+        self.transfer.sent(flight.home, flight.sending);
+        Some(flight)
+    }
+
     /// A ticket has ended, well or badly.
     fn ended(&mut self, ticket: TicketId, measured: Option<Measured>, now: Time) {
-        let Some(flight) = self.flights.remove(&ticket) else { return };
+        let Some(flight) = self.land(ticket) else { return };
         self.workers.end(flight.worker, ticket, now);
         self.roused.insert(flight.worker);
         if let Some(measured) = measured {
