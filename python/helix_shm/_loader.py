@@ -55,8 +55,8 @@ class NativeLoader:
         world = world_size if world_size is not None else (env_number("WORLD_SIZE") or 1)
         if not 0 <= rank < world:
             raise ValueError(f"rank is {rank} of a world of {world}")
-        if on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error is {on_error!r}; wanted 'raise' or 'skip'")
+        if on_error not in ("raise", "skip", "substitute"):
+            raise ValueError(f"on_error is {on_error!r}; wanted 'raise', 'skip' or 'substitute'")
         self.rank, self.world = rank, world
         self._batch_size, self._drop_last, self._seed = batch_size, drop_last, seed
         self.on_error = on_error

@@ -63,7 +63,8 @@ class DataLoader(NativeLoader):
     * without a sampler the samples are dealt to all ranks of the launch, and ``balance="cost"`` evens out what each step
       costs them by ``cost``; with a sampler (such as ``DistributedSampler``) each rank gets what its sampler says;
     * batches are :class:`helix_shm.Batch`: ``batch["video"]`` lies in the slab and may be written to;
-    * ``transform`` says what becomes of a clip, ``on_error="skip"`` leaves out what cannot be decoded.
+    * ``transform`` says what becomes of a clip, ``on_error="skip"`` leaves out what cannot be decoded,
+      ``"substitute"`` takes another sample for it, the same in every run.
 
     ``budget`` is the memory of the rank's slab, ``keep`` the batches that may be kept in it before later ones are
     copied out. ``rank`` and ``world_size`` come from ``torch.distributed`` or the launcher's environment.
