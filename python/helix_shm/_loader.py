@@ -123,6 +123,9 @@ class NativeLoader:
     def begin(self) -> NativeIterator:
         epoch, step = self.enter()
         self._session.get().start(epoch, step)
+        return self.iterator()
+
+    def iterator(self) -> NativeIterator:
         return NativeIterator(self, self._turn)
 
     def wrap(self, raw: Any) -> Batch:
