@@ -85,6 +85,9 @@ def feed(rank: int, world: int, dataset: Any, workload: dict[str, Any], order: A
         socket=str(Path(options["run_dir"]) / "socket"),
     )
     iterator = iter(loader)
+    # Starting the workers is not counted, as starting the pool of Ray is not: 96 interpreters take a small machine long.
+    while not loader.is_ready():
+        time.sleep(0.01)
 
     def micro_batches() -> Any:
         try:

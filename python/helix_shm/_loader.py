@@ -224,6 +224,11 @@ class NativeLoader:
 
     # What is told of it.
 
+    def is_ready(self) -> bool:
+        """Whether the next batch of the iteration under way is there, so that ``next`` would return at once."""
+        session = self._samples.session if self._samples is not None else self._session
+        return bool(session.get().is_ready())
+
     def stats(self) -> dict[str, Any]:
         """Counters, and hints at what would help."""
         session = self._samples.session if self._samples is not None else self._session
