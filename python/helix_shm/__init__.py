@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from . import cost
     from ._batch import Batch
     from ._numpy import Loader
-    from ._video import Video
+    from ._video import Image, Video
 
 __all__ = [
     "BadSampleError",
@@ -33,6 +33,7 @@ __all__ = [
     "DaemonError",
     "ForkedError",
     "HelixError",
+    "Image",
     "Loader",
     "Manifest",
     "RankDiedError",
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 #: Where the rest is. It is imported when it is asked for: a job starts a worker a core, and none of them needs it.
-_PLACES = {"Batch": "._batch", "Loader": "._numpy", "Video": "._video"}
+_PLACES = {"Batch": "._batch", "Loader": "._numpy", "Image": "._video", "Video": "._video"}
 
 
 def __getattr__(name: str) -> Any:

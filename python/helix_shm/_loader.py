@@ -11,7 +11,7 @@ from . import cost as _cost
 from ._awaitable import Awaitable
 from ._batch import Batch
 from ._session import Session, bytes_of, env_number
-from ._video import Video
+from ._video import Image, Video
 
 _names = itertools.count()
 
@@ -28,7 +28,7 @@ class NativeLoader:
         drop_last: bool,
         num_workers: int,
         timeout: float,
-        transform: Video | None,
+        transform: Video | Image | None,
         balance: str | None,
         cost: Any,
         on_error: str,

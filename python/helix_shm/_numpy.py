@@ -12,7 +12,7 @@ from ._collate import Collate, numpy_leaf
 from ._loader import NativeLoader
 from ._rows import Rows
 from ._samples import Facts, SampleIterator, SamplePool
-from ._video import Video
+from ._video import Image, Video
 
 
 def _numpy() -> Any:
@@ -50,7 +50,7 @@ class Loader(NativeLoader):
         collate_fn: Callable[[list[Any]], Any] | None = None,
         worker_init_fn: Callable[[int], None] | None = None,
         persistent_workers: bool = True,
-        transform: Video | None = None,
+        transform: Video | Image | None = None,
         balance: Any = "cost",
         cost: Any = None,
         on_error: str = "raise",

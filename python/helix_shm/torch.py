@@ -28,7 +28,7 @@ from ._order import OrderedStream, listed
 from ._rows import Rows
 from ._samples import Facts, SampleIterator, SamplePool
 from ._session import Session
-from ._video import Video
+from ._video import Image, Video
 
 __all__ = ["DataLoader"]
 
@@ -90,7 +90,7 @@ class DataLoader(NativeLoader):
         pin_memory_device: str = "",
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
-        transform: Video | None = None,
+        transform: Video | Image | None = None,
         balance: Any = None,
         cost: Any = None,
         on_error: str = "raise",

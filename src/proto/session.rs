@@ -174,7 +174,7 @@ pub struct BadSample {
     pub epoch: u32,
     /// Step.
     pub step: u32,
-    /// Where it failed: `open`, `read`, `demux`, `decode`, `transform` or `worker`.
+    /// Where it failed: `open`, `read`, `demux`, `decode`, `transform`, `memory`, `stuck` or `worker`.
     pub stage: String,
     /// Why.
     pub reason: String,
@@ -230,6 +230,10 @@ pub enum ToWorker {
         bell: u16,
         /// Cores to run on; empty = wherever the system likes.
         cores: Vec<u32>,
+        /// Whether to close the sandbox before the first ticket; not for a program of the user's own.
+        sandbox: bool,
+        /// Most private memory, bytes; not for a program of the user's own.
+        memory: u64,
     },
     /// Tickets of this session may follow. Descriptors: slab, inbox segment, rank's bell, manifest.
     Attach {

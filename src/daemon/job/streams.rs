@@ -79,6 +79,7 @@ impl Job {
         let [slab, manifest] = <[OwnedFd; 2]>::try_from(fds)
             .map_err(|fds| Refusal(format!("a join carries 2 descriptors, {} came", fds.len())))?;
         join.stream.check().map_err(|e| Refusal(e.to_string()))?;
+        join.run.check().map_err(|e| Refusal(e.to_string()))?;
         if join.rank >= join.stream.world {
             return Err(Refusal(format!("rank {} of a world of {}", join.rank, join.stream.world)));
         }
@@ -186,6 +187,8 @@ impl Job {
                 members: BTreeMap::new(),
                 rejoined: None,
                 opened: false,
+                done: 0,
+                bad: 0,
                 ordered: Vec::new(),
                 closed: false,
             },
@@ -301,12 +304,12 @@ impl Job {
             0 => self.default_workers(run.policy, world),
             n => n,
         };
-        self.program = run.program;
+        self.program.clone_from(&run.program);
         let most = self.config.workers.most.clamp(1, MAX_WORKERS.into());
         if workers > most {
             self.notice(format!("{most} workers instead of {workers}: this daemon's `workers.most` allows no more"));
         }
-        self.want_workers(workers.clamp(1, most) as u16, run.pin);
+        self.want_workers(workers.clamp(1, most) as u16, &run);
         for session in members {
             if let Some((iter, epoch, step)) = self.sessions.get_mut(&session).and_then(|s| s.pending_start.take()) {
                 self.start(session, iter, epoch, step);
