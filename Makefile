@@ -4,7 +4,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # More options, e.g. `make demo ARGS="--ranks 4 --videos ~/clips"`.
 ARGS :=
 
-.PHONY: help setup build demo test bench bench-ring bench-live bench-python paper loom crash fuzz fuzz-media results python-test
+.PHONY: help setup build demo test bench bench-ring bench-live bench-python paper loom crash fuzz fuzz-media results \
+	python-test mindspore-test peers
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -50,6 +51,12 @@ results: build ## the rows that benchmarks and demo left, those that do not hold
 
 python-test: setup ## the Python package: wheel, torch, numpy
 	@sh ci/python.sh $(ARGS)
+
+mindspore-test: setup ## the face for MindSpore, beside a MindSpore from PyPI in an environment of its own
+	@sh ci/mindspore.sh $(ARGS)
+
+peers: build ## our loader in a feed benchmark from elsewhere: PEERS=its folder; ARGS="--workloads vivit-b"
+	@sh ci/peers.sh $(ARGS)
 
 bench-python: build ## what next() costs in Python on a batch that is ready; ARGS=data.arrow
 	@sh ci/bench-python.sh $(ARGS)

@@ -85,6 +85,9 @@ def feed(rank: int, world: int, dataset: Any, workload: dict[str, Any], order: A
         socket=str(Path(options["run_dir"]) / "socket"),
     )
     iterator = iter(loader)
+    # Starting the workers is not counted, as starting the pool of Ray is not: 96 interpreters take a small machine long.
+    while not loader.is_ready():
+        time.sleep(0.01)
 
     def micro_batches() -> Any:
         try:
@@ -165,6 +168,7 @@ def main() -> None:
     a.add_argument("--seeds", nargs="+", type=int, default=[0])
     a.add_argument("--regroup", type=int, default=1)
     a.add_argument("--timescale-factor", type=float, default=1.0, help="0.5: at half speed, where this machine is busy")
+    a.add_argument("--json", help="file for all that was measured")
     a.add_argument("--live", action="store_true", help="run the baselines as well")
     a.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the plug-in, e.g. lookahead=9")
     args = a.parse_args()
@@ -204,6 +208,8 @@ def main() -> None:
                 ours.append(r)
                 print(f"{time.strftime('%H:%M:%S')} {e2e.table(r)}", file=sys.stderr, flush=True)
                 keep(ours, others, command)
+                if args.json:
+                    Path(args.json).write_text(json.dumps(ours))
     finally:
         if actors is not None:
             actors.close()

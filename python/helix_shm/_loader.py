@@ -123,6 +123,9 @@ class NativeLoader:
     def begin(self) -> NativeIterator:
         epoch, step = self.enter()
         self._session.get().start(epoch, step)
+        return self.iterator()
+
+    def iterator(self) -> NativeIterator:
         return NativeIterator(self, self._turn)
 
     def wrap(self, raw: Any) -> Batch:
@@ -220,6 +223,11 @@ class NativeLoader:
         return done // own
 
     # What is told of it.
+
+    def is_ready(self) -> bool:
+        """Whether the next batch of the iteration under way is there, so that ``next`` would return at once."""
+        session = self._samples.session if self._samples is not None else self._session
+        return bool(session.get().is_ready())
 
     def stats(self) -> dict[str, Any]:
         """Counters, and hints at what would help."""

@@ -55,7 +55,21 @@ class SamplePool:
     """The stream of a dataset's samples: made when needed, made again with larger regions when a sample outgrows them."""
 
     def __init__(self, config: dict[str, Any], rows: Rows, shared: bool) -> None:
-        self._rows, self.shared = rows, shared
+        self._given, self.parted = config, rows.parted
+        self._rows = rows
+        self.share(shared)
+        #: Bytes of a region, in pages.
+        self._pages = max(-(-(rows.out_bytes + _EXTRA) // PAGE), 1)
+        self._largest = 0
+        self._micro = 1
+        self._session: Session | None = None
+        #: Epoch to a mark of what was ordered for it.
+        self._orders: dict[int, int] = {}
+
+    def share(self, shared: bool) -> None:
+        """Whether all ranks are in one stream; else each has one of its own, for its sampler. Said before it is made."""
+        config, rows = self._given, self._rows
+        self.shared = shared
         job = f"{job_name(config['job'])}-{config['loader']}"
         own = {"job": job, "manifest": rows.path, "on_error": "raise", "pin": False}
         own["program"] = [sys.executable, str(Path(__file__).with_name("_worker.py"))]
@@ -65,13 +79,6 @@ class SamplePool:
         if rows.costed and config["profile"] == "decode":
             own["profile"] = AS_DESCRIBED
         self._config = dict(config, **own)
-        self.parted = rows.parted
-        self._pages = max(-(-(rows.out_bytes + _EXTRA) // PAGE), 1)
-        self._largest = 0
-        self._micro = 1
-        self._session: Session | None = None
-        #: Epoch to a mark of what was ordered for it.
-        self._orders: dict[int, int] = {}
 
     @property
     def session(self) -> Session:

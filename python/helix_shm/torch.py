@@ -24,7 +24,7 @@ from ._batch import Batch
 from ._collate import Collate
 from ._dataset import DatasetIterator, Pool
 from ._loader import NativeIterator, NativeLoader
-from ._order import Ordered
+from ._order import OrderedStream, listed
 from ._rows import Rows
 from ._samples import Facts, SampleIterator, SamplePool
 from ._session import Session
@@ -228,12 +228,11 @@ class DataLoader(NativeLoader):
             keep=keep,
             lookahead=lookahead or (0 if self._native else 1 + max(num_workers, 1) * (self.prefetch_factor or 2)),
         )
+        self._ordered: OrderedStream | None = None
         if self._given_order:
-            self._largest = batch_size or getattr(batch_sampler, "batch_size", None) or 1
-            self._units = self._largest
-            self._orders: dict[int, int] = {}
-            self._config = self._session.config
-            self._session = self._sized_session()
+            largest = batch_size or getattr(batch_sampler, "batch_size", None) or 1
+            self._ordered = OrderedStream(self._session.config, largest, self._shared)
+            self._session = self._ordered.session
         self._pool = None
         #: What is known of the batch of a dataset that was given out last, where its samples are tasks.
         self.last: Facts | None = None
@@ -289,9 +288,9 @@ class DataLoader(NativeLoader):
             return SampleIterator(self, self._samples, None, self._seed)
         batches, seed = self._materialise()
         if self._samples is not None:
-            return SampleIterator(self, self._samples, _listed(batches or []), seed)
-        if self._given_order:
-            self._start_ordered(epoch, step, batches or [])
+            return SampleIterator(self, self._samples, listed(batches or []), seed)
+        if self._ordered is not None:
+            self._session = self._ordered.start(epoch, step, batches or [])
             self._pin()
             return NativeIterator(self, self._turn)
         if self._pool is not None:
@@ -336,30 +335,6 @@ class DataLoader(NativeLoader):
         if self.collate_fn is _torch_utils.collate.default_collate:
             return self._collate(samples)
         return self.collate_fn(samples)  # type: ignore[misc]
-
-    # A manifest in the order of a sampler.
-
-    def _sized_session(self) -> Session:
-        """A stream whose batches are as a sampler makes them: of this rank's own, or all ranks' where they are balanced."""
-        config = dict(
-            self._config, shuffle=False, drop_last=False, batch_size=self._largest, micro_batch=self._units
-        )
-        if not self._shared:
-            config.update(loader=f"{self._config['loader']}-{self.rank}", rank=0, world=1)
-        return Session(config)
-
-    def _start_ordered(self, epoch: int, step: int, batches: list[Any]) -> None:
-        order = Ordered(_listed(batches), self._config["micro_batch"] if self._shared else None)
-        # The daemon keeps what it was given for an epoch: other batches, or larger ones, need a new stream.
-        larger = order.largest > self._largest or order.micro > self._units
-        if larger or self._orders.get(epoch, order.mark) != order.mark:
-            self._largest = max(self._largest, order.largest)
-            self._units = order.micro if order.micro < order.largest else self._largest
-            self._session.close()
-            self._session = self._sized_session()
-            self._orders.clear()
-        self._orders[epoch] = order.mark
-        self._session.get().start_ordered(epoch, step, *order.words)
 
     def steps(self) -> int:
         """Steps in an epoch, the same on every rank."""
@@ -466,11 +441,6 @@ class DataLoader(NativeLoader):
         super().close()
         if self._pool is not None:
             self._pool.close()
-
-
-def _listed(batches: list[Any]) -> list[Any]:
-    """Batches as lists; a sampler of single samples makes batches of one."""
-    return [batch if isinstance(batch, (list, tuple)) else [int(batch)] for batch in batches]
 
 
 def _from_dlpack(tensor: Any) -> torch.Tensor:
