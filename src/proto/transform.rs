@@ -306,8 +306,7 @@ impl Transform {
     /// Whether the frames of the output lie one behind the other: only then can several workers make a sample.
     pub const fn has_parts(&self) -> bool {
         match self.layout {
-            Layout::Tchw | Layout::Thwc => true,
-            Layout::Pages => false,
+            Layout::Tchw | Layout::Thwc | Layout::Pages => true,
         }
     }
 

@@ -32,10 +32,15 @@ impl Work {
             Layout::Tchw => a * c * d,
             Layout::Thwc | Layout::Pages => a * b * c,
         };
+        // Pages are no frames: a row of a dataset of the user's own has as many as are decoded.
+        let kept = match transform.layout {
+            Layout::Tchw | Layout::Thwc => u32::from(transform.frames).min(facts.frames.max(1)),
+            Layout::Pages => facts.frames.max(1),
+        };
         Work {
             codec: facts.codec,
-            frames: decoded(facts, transform),
-            kept: f64::from(u32::from(transform.frames).min(facts.frames.max(1))),
+            frames: if transform.layout == Layout::Pages { kept.into() } else { decoded(facts, transform) },
+            kept: kept.into(),
             megapixels: f64::from(facts.width) * f64::from(facts.height) / 1e6,
             megabytes: facts.bytes as f64 / 1e6,
             output: output / 1e6,

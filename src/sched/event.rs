@@ -225,6 +225,24 @@ pub enum Event {
         /// The ticket.
         ticket: TicketId,
     },
+    /// A place whose sample cannot be made has another one now. Said before or after the [`Event::TicketFailed`]; no
+    /// other ticket of the place is under way.
+    Replaced {
+        /// The stream.
+        stream: StreamId,
+        /// The rank.
+        rank: u32,
+        /// The iteration.
+        iter: u32,
+        /// The step.
+        step: u32,
+        /// Place in the batch.
+        slot: u16,
+        /// Row of the other sample.
+        sample: u64,
+        /// What it takes to decode.
+        work: Work,
+    },
     /// Answer to an [`Decision::Assign`] that hedges: there is no room for a second attempt, and none was made.
     Unassigned {
         /// The ticket.

@@ -4,7 +4,7 @@
 //! - [`queue`]: what waits for a worker; [`workers`]: who holds what, and until when;
 //! - [`grant`]: asking for memory, step by step; [`dispatch`]: giving tickets to workers, as late as can be;
 //!   [`split`]: cutting a clip that would take too long into parts; [`hedge`]: a second attempt where one is stuck;
-//!   [`scale`]: how many workers are used.
+//!   [`scale`]: how many workers are used; [`replace`]: another sample for one that cannot be made.
 //!
 //! Under the deadline policy a sample goes before another if its rank stands still for it, then if it has to begin
 //! sooner: its step's place on a timeline of the predicted pace, less the time that it will hardly exceed. So the
@@ -19,6 +19,7 @@ mod hedge;
 mod outlook;
 mod queue;
 mod rank;
+mod replace;
 mod scale;
 mod split;
 mod stream;
@@ -133,6 +134,9 @@ impl Engine {
             Event::WorkerDown { worker } => self.worker_down(worker, now),
             Event::TicketDone { ticket, measured } => self.ended(ticket, Some(measured), now),
             Event::TicketFailed { ticket } => self.ended(ticket, None, now),
+            Event::Replaced { stream, rank, iter, step, slot, sample, work } => {
+                self.replaced((stream, rank), (iter, step), (slot, sample), work);
+            }
             Event::Unassigned { ticket } => self.unassigned(ticket, now),
             Event::Tick => self.wake = self.wake.filter(|&wish| wish > now),
         }
@@ -269,7 +273,7 @@ impl Engine {
         // Whoever else has it ends as it may.
         (piece.state, piece.hedge) = (State::Ended, None);
         batch.left -= 1;
-        let (slot, in_parts) = (piece.slot, piece.part.is_some());
+        let (slot, in_parts) = ((piece.slot, piece.sample), piece.part.is_some());
         if measured.is_none() && in_parts {
             s.give_up(flight.rank, flight.step, slot);
         }

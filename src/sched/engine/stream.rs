@@ -222,9 +222,10 @@ impl Stream {
     }
 
     /// One part of a sample cannot be made: so the others need not be. What workers have in hand ends as it may.
-    pub(super) fn give_up(&mut self, rank: u32, step: u32, slot: u16) {
+    pub(super) fn give_up(&mut self, rank: u32, step: u32, (slot, sample): (u16, u64)) {
         let Some(batch) = self.ranks.get(rank as usize).and_then(|r| r.batches.get(&step)) else { return };
-        let parts = (0..).zip(&batch.pieces).filter(|(_, p)| p.slot == slot && p.state != State::Ended);
+        let parts =
+            (0..).zip(&batch.pieces).filter(|(_, p)| (p.slot, p.sample) == (slot, sample) && p.state != State::Ended);
         for piece in parts.map(|(i, _)| i).collect::<Vec<u32>>() {
             self.dequeue(rank, step, piece);
             if let Some(batch) = self.ranks.get_mut(rank as usize).and_then(|r| r.batches.get_mut(&step)) {
