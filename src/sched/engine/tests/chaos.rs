@@ -1,7 +1,5 @@
 //! Whatever happens, and in whatever order.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 
 use super::super::rig::{BatchId, Clips, Content, Rig, options, run};
