@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 
-use super::emulated::Decoders;
-use super::{Decoder, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, plan};
+use super::{Decoder, Decoders, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, plan};
 use crate::crash;
 use crate::foreign::LOOK_AGAIN;
 pub use crate::foreign::WorkerError;
@@ -44,8 +43,32 @@ struct Report {
     bytes_read: u32,
 }
 
-/// Runs a worker until the daemon ends it.
+/// Runs a worker with the built-in decoders until the daemon ends it.
 pub fn run(socket: &Path, job: &str, slot: u16) -> Result<(), WorkerError> {
+    run_with(socket, job, slot, Box::new(|| Box::new(Decoders::new())))
+}
+
+/// The main function of a program of the user's own that is a worker: see
+/// [`RunOptions::program`](crate::proto::options::RunOptions::program), whose last three arguments it takes. Decoders are
+/// made again after a panic.
+pub fn serve(decoders: impl Fn() -> Decoders + 'static) -> Result<(), WorkerError> {
+    let mut last = std::env::args_os().rev().take(3);
+    let slot = last.next().and_then(|slot| slot.to_str()?.parse().ok());
+    let (job, socket) = (last.next().and_then(|job| job.into_string().ok()), last.next());
+    match (socket, job, slot) {
+        (Some(socket), Some(job), Some(slot)) => {
+            run_with(Path::new(&socket), &job, slot, Box::new(move || Box::new(decoders())))
+        }
+        _ => Err(WorkerError::Protocol(
+            "the last arguments are no socket, job and slot: a daemon starts workers".into(),
+        )),
+    }
+}
+
+/// Makes a worker's decoder.
+type Make = Box<dyn Fn() -> Box<dyn Decoder>>;
+
+fn run_with(socket: &Path, job: &str, slot: u16, make: Make) -> Result<(), WorkerError> {
     crash::arm("worker");
     crate::manifest::guard::install();
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(std::io::Error::from)?;
@@ -56,15 +79,16 @@ pub fn run(socket: &Path, job: &str, slot: u16) -> Result<(), WorkerError> {
         let text = format!("workers could not be pinned to their cores (core {core} refused); they run unpinned");
         daemon.say(&FromWorker::Notice { text })?;
     }
-    let (reader, decoder) = (Reader::new(Mode::Auto), Decoders::new());
-    Worker { daemon, sleeper, reader, decoder, jobs: VecDeque::new(), noticed: false }.work()
+    let (reader, decoder) = (Reader::new(Mode::Auto), make());
+    Worker { daemon, sleeper, reader, decoder, make, jobs: VecDeque::new(), noticed: false }.work()
 }
 
 struct Worker {
     daemon: Daemon,
     sleeper: Sleeper,
     reader: Reader,
-    decoder: Decoders,
+    decoder: Box<dyn Decoder>,
+    make: Make,
     jobs: VecDeque<Job>,
     /// Whether the daemon knows that io_uring is refused.
     noticed: bool,
@@ -221,7 +245,7 @@ impl Worker {
         let outcome = match made.map_err(|e| ("worker", e))? {
             Ok(outcome) => outcome.map_err(|e| (e.stage.name(), e.reason))?,
             Err(panic) => {
-                self.decoder = Decoders::new();
+                self.decoder = (self.make)();
                 return Err(("worker", format!("panic while decoding: {}", panic_text(&*panic))));
             }
         };
