@@ -14,7 +14,7 @@ use super::avio::Avio;
 use super::input::Input;
 
 /// Largest frame that is decoded, pixels: 16384 × 8192. Beyond it a header asks for more than 200 MB a frame.
-const MAX_PIXELS: i64 = 1 << 27;
+pub(super) const MAX_PIXELS: i64 = 1 << 27;
 
 /// An error code of FFmpeg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,6 +15,9 @@ mod decoders;
 pub mod emulated;
 mod ffi;
 mod input;
+mod orient;
+#[cfg(test)]
+mod picture_tests;
 pub mod pixels;
 pub mod plan;
 pub mod read;
@@ -26,6 +29,7 @@ mod target;
 #[cfg(test)]
 mod testing;
 pub mod video;
+mod webp;
 pub mod worker;
 
 use std::fmt;
