@@ -6,7 +6,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Decoder, Input, Outcome, Request, SampleError, Stage, VideoDecoder};
+use super::{Decoder, Input, Outcome, Request, SampleError, Stage};
 
 /// Container of the rows that are emulated.
 pub const CONTAINER: &str = "emulated";
@@ -48,38 +48,10 @@ impl Decoder for Emulated {
     }
 }
 
-/// The decoders of a worker: each row has its own.
-pub struct Decoders {
-    video: VideoDecoder,
-    emulated: Emulated,
-}
-
-impl Decoders {
-    /// All of them, made anew.
-    pub fn new() -> Self {
-        Decoders { video: VideoDecoder::new(), emulated: Emulated }
-    }
-}
-
-impl Default for Decoders {
-    fn default() -> Self {
-        Decoders::new()
-    }
-}
-
-impl Decoder for Decoders {
-    fn decode(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
-        match request.descriptor.container {
-            CONTAINER => self.emulated.decode(input, request, out),
-            _ => self.video.decode(input, request, out),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::SampleKey;
+    use crate::decode::{Decoders, SampleKey};
     use crate::manifest::Record;
     use crate::proto::transform::{Resize, Transform};
 

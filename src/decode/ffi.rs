@@ -14,7 +14,7 @@ use super::avio::Avio;
 use super::input::Input;
 
 /// Largest frame that is decoded, pixels: 16384 × 8192. Beyond it a header asks for more than 200 MB a frame.
-const MAX_PIXELS: i64 = 1 << 27;
+pub(super) const MAX_PIXELS: i64 = 1 << 27;
 
 /// An error code of FFmpeg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -299,6 +299,34 @@ impl Frame {
     pub(super) fn clear(&mut self) {
         // SAFETY: valid since `new`.
         unsafe { ffi::av_frame_unref(self.0.as_ptr()) };
+    }
+
+    /// Takes over a picture of red, green and blue bytes, row by row without gaps. Its memory is kept for the next one of
+    /// the same size.
+    pub(super) fn fill(&mut self, rgb: &[u8], width: u16, height: u16) -> Result<(), String> {
+        let (row, rows) = (usize::from(width) * 3, usize::from(height));
+        if rgb.len() != row * rows || rgb.is_empty() || i64::from(width) * i64::from(height) > MAX_PIXELS {
+            return Err(format!("{width}x{height} pixels in {} bytes; wanted three a pixel", rgb.len()));
+        }
+        let format = ffi::AVPixelFormat::AV_PIX_FMT_RGB24 as c_int;
+        let (w, h) = (c_int::from(width), c_int::from(height));
+        let found = self.get();
+        // SAFETY: the frame is valid; a new buffer is asked for an empty one only, of the size and format that it says.
+        unsafe {
+            let is_ours = (found.width, found.height, found.format) == (w, h, format) && !found.buf[0].is_null();
+            if !is_ours {
+                self.clear();
+                let frame = self.0.as_mut();
+                (frame.width, frame.height, frame.format) = (w, h, format);
+                check(ffi::av_frame_get_buffer(frame, 0)).map_err(|e| format!("no memory for it: {e}"))?;
+            }
+        }
+        let (start, stride) = (self.get().data[0], self.get().linesize[0] as isize);
+        for (y, line) in rgb.chunks_exact(row).enumerate() {
+            // SAFETY: FFmpeg gave `height` rows of at least `row` bytes, `stride` apart, to this frame alone.
+            unsafe { ptr::copy_nonoverlapping(line.as_ptr(), start.offset(y as isize * stride), row) };
+        }
+        Ok(())
     }
 
     /// Presentation time: the packet's, or FFmpeg's best guess.

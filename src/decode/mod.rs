@@ -7,12 +7,17 @@
 //! transform; it must not know ranks, slabs, tickets or time.
 
 mod avio;
+pub mod canvas;
 pub mod colour;
 mod crop;
 mod damage;
+mod decoders;
 pub mod emulated;
 mod ffi;
 mod input;
+mod orient;
+#[cfg(test)]
+mod picture_tests;
 pub mod pixels;
 pub mod plan;
 pub mod read;
@@ -25,11 +30,13 @@ mod target;
 #[cfg(test)]
 mod testing;
 pub mod video;
+mod webp;
 pub mod worker;
 
 use std::fmt;
 
 pub use crate::proto::key::{self, SampleKey};
+pub use decoders::Decoders;
 pub use input::{Input, MAX_PREFETCH};
 pub use read::{Mode, ReadId, Reader, Source};
 pub use video::VideoDecoder;
@@ -123,6 +130,10 @@ impl SampleError {
 }
 
 /// The room's door: turns the bytes of a sample into numbers.
+///
+/// A program of the user's own that adds an implementation to [`Decoders`] and hands them to [`worker::serve`] is a
+/// worker that decodes what FFmpeg does not; see `examples/own_decoder.rs`. With a [`canvas`] every transform is done to
+/// what it makes.
 ///
 /// An implementation keeps what is dear to make between calls, and nothing of a sample.
 pub trait Decoder {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Decoder, Input, Outcome, Request, SampleError, SampleKey, VideoDecoder};
+use super::{Decoder, Decoders, Input, Outcome, Request, SampleError, SampleKey};
 use crate::manifest::Record;
 use crate::manifest::descriptor::Descriptor;
 use crate::manifest::probe::probe;
@@ -145,7 +145,7 @@ pub(crate) fn decode(
     let size = transform.max_bytes(&descriptor.facts()) as usize;
     let mut bytes = vec![0xa5; size + GUARD];
     let request = Request::whole(*descriptor, transform, key);
-    let outcome = VideoDecoder::new().decode(input, &request, &mut bytes)?;
+    let outcome = Decoders::new().decode(input, &request, &mut bytes)?;
     assert_eq!(outcome.written as usize, size);
     assert!(bytes[size..].iter().all(|&b| b == 0xa5), "written past the output");
     bytes.truncate(size);

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use super::damage::Damage;
 use super::ffi::{Codec, Demuxer, Frame, Packet};
+use super::orient::is_mirrored;
 use super::plan::{self, Group};
 use super::target::{Scalers, Target};
 use super::{Decoder, Input, Outcome, Request, SampleError, Stage};
@@ -26,6 +27,9 @@ const AGAIN: u32 = 100_000;
 
 /// How often a seek that led too far is tried again from earlier key frames, each twice as far back.
 const SEEKS: u32 = 4;
+
+/// Codecs of pictures that may say how they are to be shown.
+const PICTURES: [&str; 6] = ["mjpeg", "png", "apng", "webp", "tiff", "av1"];
 
 /// Decodes video with FFmpeg. Keeps its buffers and conversions from sample to sample.
 pub struct VideoDecoder {
@@ -51,7 +55,8 @@ impl VideoDecoder {
 impl Decoder for VideoDecoder {
     fn decode(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
         log::begin(Stage::Open.name());
-        let target = Target::new(request, false, out)?;
+        let mirrored = PICTURES.contains(&request.descriptor.codec) && is_mirrored(input);
+        let target = Target::new(request, mirrored, out)?;
         Pass::run(self, input, &request.descriptor, target)
     }
 }

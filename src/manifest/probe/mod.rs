@@ -15,6 +15,7 @@ mod demuxer;
 mod ebml;
 mod hidden;
 mod index;
+mod picture;
 mod source;
 
 use std::fs::File;
@@ -80,7 +81,7 @@ pub enum ProbeError {
 /// What decides how a file is understood: our rules by number, and FFmpeg's version. Rows made by another version are
 /// not reused.
 pub fn version() -> String {
-    format!("2/{}", demuxer::version())
+    format!("3/{}", demuxer::version())
 }
 
 /// Finds out what a file holds.
@@ -119,6 +120,9 @@ pub fn probe_part(path: &Path, offset: u64, len: Option<u64>) -> Result<Record, 
 }
 
 fn probe_bytes(part: Part<'_>, name: &str) -> Result<Record, ProbeError> {
+    if let Some(record) = picture::animation(part)? {
+        return Ok(record);
+    }
     let mut demuxer = open(part)?;
     let streams = demuxer.streams();
     let (number, stream) = choose(&streams)?;
@@ -155,7 +159,7 @@ fn probe_bytes(part: Part<'_>, name: &str) -> Result<Record, ProbeError> {
         stream: number as u32,
         coded_width: width,
         coded_height: height,
-        rotation: stream.rotation,
+        rotation: picture::rotation(part, stream),
         sar: stream.sar,
         fps,
         time_base: stream.time_base,

@@ -26,10 +26,10 @@ def scene(turn: float = 0.0) -> Image.Image:
     return picture
 
 
-def expect(name: str) -> None:
-    with Image.open(HERE / name) as picture:
+def expect(path: Path) -> None:
+    with Image.open(path) as picture:
         frames = [ImageOps.exif_transpose(f).convert("RGB") for f in ImageSequence.Iterator(picture)]
-    (HERE / f"{name}.rgb").write_bytes(b"".join(f.tobytes() for f in frames))
+    (HERE / f"{path.name}.rgb").write_bytes(b"".join(f.tobytes() for f in frames))
 
 
 def main() -> None:
@@ -67,7 +67,8 @@ def main() -> None:
     )
     for path in sorted(HERE.iterdir()):
         if path.suffix not in (".py", ".rgb", ".bin"):
-            expect(path.name)
+            expect(path)
+    expect(HERE.parent / "hard" / "anim.webp")
 
     # What Pillow makes of 4 sizes by 2 filters, and by BOX where it divides: for the reference of the tests.
     sized = bytearray()
