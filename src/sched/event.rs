@@ -21,7 +21,7 @@ pub struct StreamId(pub u16);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u16);
 
-/// The workers of one NUMA node (or, later, of another machine).
+/// The workers of one NUMA node, or of another machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ServerId(pub u16);
 
