@@ -10,7 +10,6 @@ import os as _os
 
 from . import cost
 from ._batch import Batch
-from ._loader import Loader
 from ._native import (
     BadSampleError,
     DaemonError,
@@ -21,6 +20,7 @@ from ._native import (
     TimeoutError,
     __version__,
 )
+from ._numpy import Loader
 from ._video import Image, Video
 
 __all__ = [

@@ -70,6 +70,7 @@ pub fn table(bytes: &[u8]) {
     let (ledger, released) = (Ledger::new(), Arc::new(AtomicU64::new(0)));
     ledger.joining();
     ledger.up(SESSION, Box::new(Count(Arc::clone(&released))));
+    let how = from.byte();
     let rules = Rules {
         session: SESSION,
         slab_bytes: SLAB,
@@ -80,7 +81,8 @@ pub fn table(bytes: &[u8]) {
         number: 1,
         frames: SHAPE[0],
         in_parts: true,
-        may_skip: from.byte() & 1 == 1,
+        may_skip: how & 1 == 1,
+        may_replace: how & 2 == 2,
         shape: Arc::new(|_| SHAPE),
     };
     let mut table = Table::new(rules, Arc::clone(&ledger), 0);

@@ -50,6 +50,7 @@ impl Setup {
             frames: stream.transform.frames,
             in_parts: stream.transform.has_parts(),
             may_skip: stream.on_error == crate::proto::options::OnError::Skip,
+            may_replace: stream.on_error == crate::proto::options::OnError::Substitute,
             shape: Arc::new(move |row| fixed.unwrap_or_else(|| transform.shape(&manifest.facts(row)))),
         }
     }

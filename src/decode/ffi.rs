@@ -25,6 +25,10 @@ impl AvError {
         self.0 == ffi::AVERROR_EOF
     }
 
+    pub(super) fn is_memory(self) -> bool {
+        self.0 == ffi::AVERROR(libc::ENOMEM)
+    }
+
     pub(super) fn is_again(self) -> bool {
         self.0 == ffi::AVERROR(libc::EAGAIN)
     }

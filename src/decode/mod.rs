@@ -2,9 +2,9 @@
 //!
 //! A sample passes through the files in this order: [`sampling`](crate::proto::sampling) says which frames, [`plan`] which bytes, [`read`]
 //! fetches them while the sample before is decoded, [`video`] decodes and resizes only the frames asked for, and
-//! [`pixels`] writes them once. [`key`] is the only source of randomness. Unsafe code lives in `ffi`, `sws`, `avio`
-//! and `read::uring` alone. The room knows the manifest's descriptor and the transform; it must not know ranks, slabs,
-//! tickets or time.
+//! [`pixels`] writes them once. [`key`] is the only source of randomness. All that happens in a [`sandbox`].
+//! Unsafe code lives in `ffi`, `sws`, `avio` and `read::uring` alone. The room knows the manifest's descriptor and the
+//! transform; it must not know ranks, slabs, tickets or time.
 
 mod avio;
 pub mod canvas;
@@ -23,6 +23,7 @@ pub mod plan;
 pub mod read;
 #[cfg(test)]
 mod reference;
+pub mod sandbox;
 mod scale;
 mod sws;
 mod target;
@@ -87,6 +88,8 @@ pub enum Stage {
     Decode,
     /// Its pixels could not be converted or do not fit.
     Transform,
+    /// It asks for more memory than a worker may have.
+    Memory,
 }
 
 impl Stage {
@@ -98,6 +101,7 @@ impl Stage {
             Stage::Demux => "demux",
             Stage::Decode => "decode",
             Stage::Transform => "transform",
+            Stage::Memory => "memory",
         }
     }
 }

@@ -178,6 +178,7 @@ impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
                 Ok(()) => {}
                 // MPEG-TS says so when it has looked at some bytes and found no packet yet.
                 Err(e) if e.is_again() && again < AGAIN => again += 1,
+                Err(e) if e.is_memory() => return Err(no_memory()),
                 Err(e) => {
                     if let Some(e) = self.demuxer.storage_error() {
                         return Err(SampleError::new(Stage::Read, e.to_string()));
@@ -209,6 +210,9 @@ impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
                 self.damage.packet("bytes of it are missing");
             }
             if let Err(e) = self.codec.send(&self.tools.packet) {
+                if e.is_memory() {
+                    return Err(no_memory());
+                }
                 self.damage.packet(explain(e));
             }
             self.collect(wanted, by)?;
@@ -233,6 +237,7 @@ impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
                     self.decoded += 1;
                     self.take_frame(wanted, by)?;
                 }
+                Err(e) if e.is_memory() => return Err(no_memory()),
                 Err(e) => {
                     errors += 1;
                     self.damage.packet(explain(e));
@@ -298,6 +303,10 @@ impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
         };
         SampleError::new(stage, cause.map_or_else(|| text.clone(), |cause| format!("{text}: {cause}")))
     }
+}
+
+fn no_memory() -> SampleError {
+    SampleError::new(Stage::Memory, "it asks for more memory than a worker may have (worker_memory)")
 }
 
 /// An error of FFmpeg with what it last complained of, which is mostly the cause.

@@ -66,6 +66,8 @@ pub mod kind {
     pub const STEP_END: u16 = 10;
     /// Daemon → rank: [`super::Spare`], a second place for a sample whose worker is stuck.
     pub const SPARE: u16 = 11;
+    /// Daemon → rank: [`super::Entry`], another sample takes the place of one that could not be made.
+    pub const OTHER: u16 = 12;
 }
 
 /// Daemon → worker: decode this sample into that region by then.
@@ -179,7 +181,7 @@ pub struct Batch {
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Entry {
-    /// `kind` = [`kind::ENTRY`]; `slot` = place in the batch.
+    /// `kind` = [`kind::ENTRY`] or [`kind::OTHER`]; `slot` = place in the batch.
     pub head: Head,
     /// Row of the sample in the manifest.
     pub sample: u64,
@@ -320,7 +322,7 @@ impl Body for Batch {
 }
 
 impl Body for Entry {
-    const KINDS: &'static [u16] = &[kind::ENTRY];
+    const KINDS: &'static [u16] = &[kind::ENTRY, kind::OTHER];
     fn check(&self, kind: u16) -> Result<(), BadMessage> {
         span(kind, self.offset, self.len)
     }

@@ -273,9 +273,9 @@ impl Transform {
     /// Whether the frames of the output lie one behind the other: only then can several workers make a sample.
     pub const fn has_parts(&self) -> bool {
         match self.layout {
-            Layout::Tchw | Layout::Thwc => true,
+            Layout::Tchw | Layout::Thwc | Layout::Pages => true,
             // Each channel has all frames behind each other.
-            Layout::Cthw | Layout::Pages => false,
+            Layout::Cthw => false,
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::tokens;
 use crate::proto::options::{Profile, StreamOptions};
-use crate::proto::transform::{Codec, Facts, Sampling, Start, Transform};
+use crate::proto::transform::{Codec, Facts, Layout, Sampling, Start, Transform};
 
 /// What it takes to make a sample of a clip: the quantities that decoding time depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -28,10 +28,15 @@ impl Work {
     /// The work that `transform` makes of a clip.
     pub fn of(facts: &Facts, transform: &Transform) -> Work {
         let output: f64 = transform.extent(facts).map(f64::from).iter().product();
+        // Pages are no frames: a row of a dataset of the user's own has as many as are decoded.
+        let kept = match transform.layout {
+            Layout::Pages => facts.frames.max(1),
+            _ => u32::from(transform.frames).min(facts.frames.max(1)),
+        };
         Work {
             codec: facts.codec,
-            frames: decoded(facts, transform),
-            kept: f64::from(u32::from(transform.frames).min(facts.frames.max(1))),
+            frames: if transform.layout == Layout::Pages { kept.into() } else { decoded(facts, transform) },
+            kept: kept.into(),
             megapixels: f64::from(facts.width) * f64::from(facts.height) / 1e6,
             megabytes: facts.bytes as f64 / 1e6,
             output: output / 1e6,

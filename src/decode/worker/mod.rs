@@ -6,6 +6,8 @@
 //!
 //! The worker ends when the daemon's socket does, and the kernel ends it when the daemon's process does.
 
+mod cage;
+
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -15,7 +17,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 
-use super::{Decoder, Decoders, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, plan};
+use super::{Decoder, Decoders, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, Stage, plan};
 use crate::crash;
 use crate::foreign::LOOK_AGAIN;
 pub use crate::foreign::WorkerError;
@@ -24,6 +26,7 @@ use crate::proto::message::{Body, Done, Head, Ready, Ticket, kind};
 use crate::proto::session::{FromWorker, ToWorker};
 use crate::proto::transform::Span;
 use crate::ring::bell::Sleeper;
+use cage::Cage;
 
 const MANIFEST_CUT: &str =
     "the manifest was cut while it was in use: make it under another name, or move it in place";
@@ -45,56 +48,55 @@ struct Report {
 
 /// Runs a worker with the built-in decoders until the daemon ends it.
 pub fn run(socket: &Path, job: &str, slot: u16) -> Result<(), WorkerError> {
-    run_with(socket, job, slot, Box::new(|| Box::new(Decoders::new())))
+    run_with(socket, job, slot, Decoders::new)
 }
 
-/// The main function of a program of the user's own that is a worker: see
-/// [`RunOptions::program`](crate::proto::options::RunOptions::program), whose last three arguments it takes. Decoders are
-/// made again after a panic.
-pub fn serve(decoders: impl Fn() -> Decoders + 'static) -> Result<(), WorkerError> {
+/// The main function of a program of the user's own that is a worker: [`run_with`] on its last three arguments.
+pub fn serve<D: Decoder>(make: fn() -> D) -> Result<(), WorkerError> {
     let mut last = std::env::args_os().rev().take(3);
     let slot = last.next().and_then(|slot| slot.to_str()?.parse().ok());
     let (job, socket) = (last.next().and_then(|job| job.into_string().ok()), last.next());
     match (socket, job, slot) {
-        (Some(socket), Some(job), Some(slot)) => {
-            run_with(Path::new(&socket), &job, slot, Box::new(move || Box::new(decoders())))
+        (Some(socket), Some(job), Some(slot)) => run_with(Path::new(&socket), &job, slot, make),
+        _ => {
+            let text = "the last arguments are no socket, job and slot: a daemon starts workers";
+            Err(WorkerError::Protocol(text.into()))
         }
-        _ => Err(WorkerError::Protocol(
-            "the last arguments are no socket, job and slot: a daemon starts workers".into(),
-        )),
     }
 }
 
-/// Makes a worker's decoder.
-type Make = Box<dyn Fn() -> Box<dyn Decoder>>;
-
-fn run_with(socket: &Path, job: &str, slot: u16, make: Make) -> Result<(), WorkerError> {
+/// As [`run`], with a decoder of one's own, which is made anew after a panic. A program that calls this with its last
+/// three arguments can be a job's worker (`RunOptions::program`): its reading, sandbox and telling are the built-in
+/// one's, and so are the limits of what it decodes.
+pub fn run_with<D: Decoder>(socket: &Path, job: &str, slot: u16, make: fn() -> D) -> Result<(), WorkerError> {
     crash::arm("worker");
     crate::manifest::guard::install();
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(std::io::Error::from)?;
-    let (daemon, sleeper, cores) = Daemon::introduce(socket, job, slot)?;
-    if let Some(&core) = cores.first()
+    let (daemon, sleeper, bounds) = Daemon::introduce(socket, job, slot)?;
+    if let Some(&core) = bounds.cores.first()
         && !core_affinity::set_for_current(core_affinity::CoreId { id: core as usize })
     {
         let text = format!("workers could not be pinned to their cores (core {core} refused); they run unpinned");
         daemon.say(&FromWorker::Notice { text })?;
     }
     let (reader, decoder) = (Reader::new(Mode::Auto), make());
-    Worker { daemon, sleeper, reader, decoder, make, jobs: VecDeque::new(), noticed: false }.work()
+    let cage = Cage::new(bounds.sandbox, bounds.memory);
+    Worker { daemon, sleeper, reader, decoder, make, cage, jobs: VecDeque::new(), noticed: false }.work()
 }
 
-struct Worker {
+struct Worker<D> {
     daemon: Daemon,
     sleeper: Sleeper,
     reader: Reader,
-    decoder: Box<dyn Decoder>,
-    make: Make,
+    decoder: D,
+    make: fn() -> D,
+    cage: Cage,
     jobs: VecDeque<Job>,
     /// Whether the daemon knows that io_uring is refused.
     noticed: bool,
 }
 
-impl Worker {
+impl<D: Decoder> Worker<D> {
     fn work(&mut self) -> Result<(), WorkerError> {
         loop {
             if let Some(text) = self.reader.notice().filter(|_| !self.noticed) {
@@ -107,6 +109,8 @@ impl Worker {
             self.take_tickets()?;
             match self.jobs.pop_front() {
                 Some(job) => self.finish(job)?,
+                // The tickets that it has not taken go to its successor, which has the files of all sessions.
+                None if self.cage.is_outgrown() => return Ok(()),
                 None => self.sleep()?,
             }
         }
@@ -140,7 +144,8 @@ impl Worker {
                 link::Packet::Some(ToWorker::Welcome { .. }) => {
                     return Err(WorkerError::Protocol("a second welcome".into()));
                 }
-                link::Packet::Some(ToWorker::Attach { .. } | ToWorker::Brief { .. }) => {}
+                link::Packet::Some(ToWorker::Attach { session, .. }) => self.cage.visit(&self.daemon, session),
+                link::Packet::Some(ToWorker::Brief { .. }) => {}
             }
         }
     }
@@ -167,7 +172,9 @@ impl Worker {
 
     /// Takes tickets over and starts their reads, which then go on while the one before is decoded.
     fn take_tickets(&mut self) -> Result<(), WorkerError> {
-        while let Some(words) = self.daemon.next_ticket()? {
+        while !self.cage.is_outgrown()
+            && let Some(words) = self.daemon.next_ticket()?
+        {
             let ticket = Ticket::parse(&words).map_err(|e| WorkerError::Protocol(e.to_string()))?;
             let taken = Instant::now();
             crash::point("ticket.taken");
@@ -193,6 +200,11 @@ impl Worker {
                     .ok_or_else(|| ("worker", format!("session {session} is not attached")))?
             }
         };
+        if self.cage.is_open() {
+            for line in self.cage.close(&self.daemon) {
+                self.daemon.say(&FromWorker::Notice { text: line }).map_err(|e| ("worker", e.to_string()))?;
+            }
+        }
         if ticket.sample >= attached.manifest.len() {
             return Err(("worker", format!("sample {} of a manifest of {}", ticket.sample, attached.manifest.len())));
         }
@@ -203,7 +215,7 @@ impl Worker {
         let key = SampleKey::new(attached.options.seed, ticket.epoch, ticket.sample);
         let ranges = plan::ranges_of(&descriptor, &attached.options.transform, &key, span_of(ticket));
         let read = self.reader.submit(&Source::from(&descriptor), &ranges);
-        let read = read.map_err(|e| (e.stage.name(), e.reason))?;
+        let read = read.map_err(|e| (e.stage.name(), self.cage.explain(e.reason, descriptor.path)))?;
         Ok((attached, read))
     }
 
@@ -243,7 +255,13 @@ impl Worker {
             catch_unwind(AssertUnwindSafe(|| decoder.decode(&input, &request, out)))
         });
         let outcome = match made.map_err(|e| ("worker", e))? {
-            Ok(outcome) => outcome.map_err(|e| (e.stage.name(), e.reason))?,
+            Ok(outcome) => outcome.map_err(|e| {
+                if e.stage == Stage::Memory {
+                    // What a decoder keeps from sample to sample must not be what the next one lacks.
+                    self.decoder = (self.make)();
+                }
+                (e.stage.name(), e.reason)
+            })?,
             Err(panic) => {
                 self.decoder = (self.make)();
                 return Err(("worker", format!("panic while decoding: {}", panic_text(&*panic))));
