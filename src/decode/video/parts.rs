@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::corpus::{ClipSpec, Encoder, clip};
-use crate::decode::SampleKey;
 use crate::decode::testing::{self, Clip};
+use crate::decode::{Decoders, SampleKey};
 use crate::manifest::probe::probe;
 use crate::proto::transform::{Dtype, Layout, Resize, Sampling, Span, Transform};
 
@@ -24,7 +24,7 @@ fn decode_part(clip: &Clip, t: &Transform, key: SampleKey, span: Span, out: &mut
     let mut reader = crate::decode::Reader::new(crate::decode::Mode::Auto);
     let ranges = plan::ranges_of(&d, t, &key, span);
     let id = reader.submit(&crate::decode::Source::from(&d), &ranges)?;
-    let outcome = VideoDecoder::new().decode(&reader.finish(id)?, &request, out)?;
+    let outcome = Decoders::new().decode(&reader.finish(id)?, &request, out)?;
     let (_, len) = t.place(&d.facts(), span).unwrap();
     assert_eq!((outcome.written, outcome.shape), (len, t.shape(&d.facts())));
     Ok(outcome.frames_decoded)

@@ -51,33 +51,24 @@ pub fn run(socket: &Path, job: &str, slot: u16) -> Result<(), WorkerError> {
     run_with(socket, job, slot, Decoders::new)
 }
 
-/// The main function of a program of the user's own that is a worker: see
-/// [`RunOptions::program`](crate::proto::options::RunOptions::program), whose last three arguments it takes. Decoders are
-/// made again after a panic.
-pub fn serve(decoders: impl Fn() -> Decoders + 'static) -> Result<(), WorkerError> {
+/// The main function of a program of the user's own that is a worker: [`run_with`] on its last three arguments.
+pub fn serve<D: Decoder>(make: fn() -> D) -> Result<(), WorkerError> {
     let mut last = std::env::args_os().rev().take(3);
     let slot = last.next().and_then(|slot| slot.to_str()?.parse().ok());
     let (job, socket) = (last.next().and_then(|job| job.into_string().ok()), last.next());
     match (socket, job, slot) {
-        (Some(socket), Some(job), Some(slot)) => run_with(Path::new(&socket), &job, slot, decoders),
-        _ => Err(WorkerError::Protocol(
-            "the last arguments are no socket, job and slot: a daemon starts workers".into(),
-        )),
+        (Some(socket), Some(job), Some(slot)) => run_with(Path::new(&socket), &job, slot, make),
+        _ => {
+            let text = "the last arguments are no socket, job and slot: a daemon starts workers";
+            Err(WorkerError::Protocol(text.into()))
+        }
     }
 }
 
-/// Makes a worker's decoder.
-type Make = Box<dyn Fn() -> Box<dyn Decoder>>;
-
-/// As [`run`], with a decoder of one's own alone. Its reading, sandbox and telling are the built-in one's, and so are
-/// the limits of what it decodes.
-pub fn run_with<D: Decoder + 'static>(
-    socket: &Path,
-    job: &str,
-    slot: u16,
-    make: impl Fn() -> D + 'static,
-) -> Result<(), WorkerError> {
-    let make: Make = Box::new(move || Box::new(make()));
+/// As [`run`], with a decoder of one's own, which is made anew after a panic. A program that calls this with its last
+/// three arguments can be a job's worker (`RunOptions::program`): its reading, sandbox and telling are the built-in
+/// one's, and so are the limits of what it decodes.
+pub fn run_with<D: Decoder>(socket: &Path, job: &str, slot: u16, make: fn() -> D) -> Result<(), WorkerError> {
     crash::arm("worker");
     crate::manifest::guard::install();
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(std::io::Error::from)?;
@@ -93,19 +84,19 @@ pub fn run_with<D: Decoder + 'static>(
     Worker { daemon, sleeper, reader, decoder, make, cage, jobs: VecDeque::new(), noticed: false }.work()
 }
 
-struct Worker {
+struct Worker<D> {
     daemon: Daemon,
     sleeper: Sleeper,
     reader: Reader,
-    decoder: Box<dyn Decoder>,
-    make: Make,
+    decoder: D,
+    make: fn() -> D,
     cage: Cage,
     jobs: VecDeque<Job>,
     /// Whether the daemon knows that io_uring is refused.
     noticed: bool,
 }
 
-impl Worker {
+impl<D: Decoder> Worker<D> {
     fn work(&mut self) -> Result<(), WorkerError> {
         loop {
             if let Some(text) = self.reader.notice().filter(|_| !self.noticed) {
