@@ -1,5 +1,5 @@
 #!/bin/sh
-# MindSpore's face, beside a MindSpore from PyPI (its wheel for CPUs has some 210 MB) in an environment of its own.
+# MindSpore's face, beside a MindSpore from PyPI (its wheel for CPUs has some 780 MB) in an environment of its own.
 # Arguments go to pytest.
 set -eu
 cd "$(dirname "$0")/.."

@@ -63,6 +63,7 @@ class SamplePool:
         self._largest = 0
         self._micro = 1
         self._session: Session | None = None
+        self._told: dict[str, Any] = {}
         #: Epoch to a mark of what was ordered for it.
         self._orders: dict[int, int] = {}
 
@@ -129,9 +130,14 @@ class SamplePool:
         self._pages = max(min(max(least * 5 // 4, self._pages * 3 // 2), MOST), least)
         self.close()
 
+    def stats(self) -> dict[str, Any]:
+        """Counters of the stream, or those that it had at its end."""
+        return self._told if self._session is None else self._session.stats()
+
     def close(self) -> None:
         if self._session is not None:
             self._session.close()
+            self._told = self._session.stats()
             self._session = None
 
 
@@ -178,8 +184,6 @@ class SampleIterator(Awaitable):
                     ) from error
                 self._pool.grow(int(error.reason))
                 self._pool.start(self._epoch, self._step, self._brief, self._batches)
-            finally:
-                _log.pass_on()
 
     def __iter__(self) -> SampleIterator:
         return self
@@ -200,7 +204,6 @@ class SampleIterator(Awaitable):
             raise StopIteration
         self._step = raw.step + 1
         loader._at = (loader._at[0], self._step)
-        loader._meter.note(raw)
         if raw.copied:
             depth, kept, _ = self._pool.session.get().room()
             _log.said_once(loader._said, _log.KEPT.format(kept=kept, depth=depth))

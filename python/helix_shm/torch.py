@@ -345,8 +345,7 @@ class DataLoader(NativeLoader):
 
     def wrap(self, raw: Any) -> Any:
         world = self.world
-        vector = functools.partial(torch.tensor, dtype=torch.float64)
-        batch = Batch(raw, _from_dlpack, vector, self.manifest, world, 1 if self._shared else world)
+        batch = Batch(raw, _from_dlpack, _vector, self.manifest, world, 1 if self._shared else world)
         if self.collate_fn is not None:
             return self.collate_fn(batch.samples())
         if self._given_order and self.batch_sampler is None:
@@ -441,6 +440,9 @@ class DataLoader(NativeLoader):
         super().close()
         if self._pool is not None:
             self._pool.close()
+
+
+_vector = functools.partial(torch.tensor, dtype=torch.float64)
 
 
 def _from_dlpack(tensor: Any) -> torch.Tensor:

@@ -143,6 +143,17 @@ impl Batch {
         Ok(Batch { block: Arc::new(block), samples, whole, facts })
     }
 
+    /// Seconds that `next` waited for it.
+    pub fn waited(&self) -> f64 {
+        self.facts.wait
+    }
+
+    /// What it costs over what the step's mean rank has.
+    pub fn spread(&self) -> f64 {
+        let (own, mean) = self.facts.cost;
+        if mean > 0.0 { f64::from(own / mean) } else { 1.0 }
+    }
+
     /// Bytes that were copied to take it off the slab.
     pub fn copied_bytes(&self) -> usize {
         self.facts.copied
