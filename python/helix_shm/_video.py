@@ -52,23 +52,24 @@ def _numbers(
 class Video:
     """What becomes of each clip. Everything random is keyed by seed, epoch and sample.
 
-    **Which frames.** ``frames`` of them: the middles of equal parts of the clip; with ``stride`` so many frames apart;
-    with ``fps`` what is shown so many times a second; ``indices`` or ``times`` (seconds) name each one, and a clip that
-    does not have them is a bad sample. ``stride`` and ``fps`` begin at a random place where all fits, or at ``start``: a
-    frame's number, or seconds. ``time_jitter`` (0 to 1) moves frames within their equal parts, or around the times of
-    ``fps``. A clip that is too short repeats its last frame.
+    **Which frames.** ``frames`` of them: the middles of equal parts of the clip; with ``stride`` so many frames
+    apart; with ``fps`` what is shown so many times a second; ``indices`` or ``times`` (seconds) name each one, and
+    a clip that does not have them is a bad sample. ``stride`` and ``fps`` begin at a random place where all fits,
+    or at ``start``: a frame's number, or seconds. ``time_jitter`` (0 to 1) moves frames within their equal parts,
+    or around the times of ``fps``. A clip that is too short repeats its last frame.
 
-    **Their size.** ``size`` is that of the output: pixels of a square, or ``(height, width)``. Without ``crop`` frames
-    are resized to it exactly. With ``crop="center"`` or ``"random"`` their shorter side is resized to ``short_side`` (by
-    default as small as ``size`` allows) and the output is cut out. With ``crop="random_resized"`` a part of the frame,
-    its area and aspect ratio within ``scale`` and ``ratio``, is resized to ``size``. ``size=None`` with ``short_side``
-    keeps each clip's aspect ratio, so that the samples of a batch differ in shape. ``resize`` is the filter:
-    ``"bilinear"``, ``"bicubic"`` or ``"area"``, all with antialias.
+    **Their size.** ``size`` is that of the output: pixels of a square, or ``(height, width)``. Without ``crop``
+    frames are resized to it exactly. With ``crop="center"`` or ``"random"`` their shorter side is resized to
+    ``short_side`` (by default as small as ``size`` allows) and the output is cut out. With
+    ``crop="random_resized"`` a part of the frame, its area and aspect ratio within ``scale`` and ``ratio``, is
+    resized to ``size``. ``size=None`` with ``short_side`` keeps each clip's aspect ratio, so that the samples of a
+    batch differ in shape. ``resize`` is the filter: ``"bilinear"``, ``"bicubic"`` or ``"area"``, all with
+    antialias.
 
     **Their colours.** ``flip`` is the probability of a horizontal flip. ``jitter`` says how far the factors of
-    brightness, contrast, saturation and hue may be from 1 (hue: 0), in this order or by name; they are the same for all
-    frames of a clip. The numbers are bytes for ``dtype="uint8"``; for ``"float32"``, ``"float16"`` and ``"bfloat16"``
-    they are ``(v / 255 - mean) / std``.
+    brightness, contrast, saturation and hue may be from 1 (hue: 0), in this order or by name; they are the same for
+    all frames of a clip. The numbers are bytes for ``dtype="uint8"``; for ``"float32"``, ``"float16"`` and
+    ``"bfloat16"`` they are ``(v / 255 - mean) / std``.
     """
 
     frames: int = 16
@@ -151,8 +152,8 @@ class Image:
 
     ``size`` is that of the output, for pictures of any shape: pixels of a square, or ``(height, width)``.
     :meth:`qwen2_vl` and :meth:`intern_vl` prepare pictures as those models do; their samples differ in shape, which
-    follows from a picture's height and width alone. ``resize``, ``flip``, ``jitter``, ``mean``, ``std``, ``dtype`` and
-    ``layout`` are those of :class:`Video`.
+    follows from a picture's height and width alone. ``resize``, ``flip``, ``jitter``, ``mean``, ``std``, ``dtype``
+    and ``layout`` are those of :class:`Video`.
     """
 
     size: int | Sequence[int] = 224
@@ -174,8 +175,8 @@ class Image:
         dtype: Any = "float32",
         **others: Any,
     ) -> Image:
-        """Sides that are multiples of ``factor``, an area from ``min_pixels`` to ``max_pixels``, the aspect ratio nearly
-        kept: ``smart_resize`` of Qwen2-VL and its successors. Shape ``(1, 3, height, width)``."""
+        """Sides that are multiples of ``factor``, an area from ``min_pixels`` to ``max_pixels``, the aspect ratio
+        nearly kept: ``smart_resize`` of Qwen2-VL and its successors. Shape ``(1, 3, height, width)``."""
         mean, std = _CLIP
         sides = {"smart": {"unit": factor, "least": min_pixels, "most": max_pixels}}
         return cls(**{"mean": mean, "std": std, **others}, dtype=dtype, sides=sides)
@@ -184,8 +185,8 @@ class Image:
     def intern_vl(
         cls, tiles: int = 12, thumbnail: bool = True, side: int = 448, dtype: Any = "float32", **others: Any
     ) -> Image:
-        """At most ``tiles`` square tiles of the grid whose aspect ratio is nearest, row by row, then the whole picture as
-        small as a tile: ``dynamic_preprocess`` of InternVL. Shape ``(tiles, 3, side, side)``."""
+        """At most ``tiles`` square tiles of the grid whose aspect ratio is nearest, row by row, then the whole
+        picture as small as a tile: ``dynamic_preprocess`` of InternVL. Shape ``(tiles, 3, side, side)``."""
         mean, std = _IMAGENET
         sides = {"tiles": {"side": side, "most": tiles, "thumbnail": thumbnail}}
         return cls(**{"mean": mean, "std": std, **others}, dtype=dtype, sides=sides)

@@ -43,9 +43,8 @@ def test_layouts_and_dtypes_hold_the_same_numbers(manifest):
 
 
 def test_random_parts_and_colours_are_keyed(manifest):
-    video = hx.Video(
-        frames=2, size=16, crop="random_resized", scale=(0.3, 0.8), flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), resize="bicubic"
-    )
+    colour = {"jitter": (0.4, 0.4, 0.4, 0.1), "flip": 0.5}
+    video = hx.Video(frames=2, size=16, crop="random_resized", scale=(0.3, 0.8), resize="bicubic", **colour)
     assert torch.equal(one(manifest, video), one(manifest, video))
     assert not torch.equal(one(manifest, video), one(manifest, hx.Video(frames=2, size=16, resize="bicubic")))
 

@@ -1,8 +1,9 @@
 //! The worker's work: from a descriptor to numbers in the batch's place.
 //!
-//! A sample passes through the files in this order: [`sampling`](crate::proto::sampling) says which frames, [`plan`] which bytes, [`read`]
-//! fetches them while the sample before is decoded, [`video`] decodes and resizes only the frames asked for, and
-//! [`pixels`] writes them once. [`key`] is the only source of randomness. All that happens in a [`sandbox`].
+//! A sample passes through the files in this order: [`sampling`](crate::proto::sampling) says which frames, [`plan`]
+//! which bytes, [`read`] fetches them while the sample before is decoded, [`video`] decodes and resizes only the frames
+//! asked for, and [`pixels`] writes them once. Decoders without FFmpeg come in by a [`canvas`]. [`key`] is the only source
+//! of randomness. All that happens in a [`sandbox`].
 //! Unsafe code lives in `ffi`, `sws`, `avio` and `read::uring` alone. The room knows the manifest's descriptor and the
 //! transform; it must not know ranks, slabs, tickets or time.
 

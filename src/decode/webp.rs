@@ -4,6 +4,7 @@
 //! video.
 
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use image_webp::{DecodingError, WebPDecoder};
 
@@ -27,7 +28,7 @@ impl Decoder for AnimatedWebp {
     fn decode(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
         let mut canvas = self.easel.mirrored_canvas(request, is_mirrored(input), out)?;
         let reader = BufReader::new(Cursor { input, at: 0 });
-        let mut webp = WebPDecoder::new(reader).map_err(|e| fault(Stage::Demux, e))?;
+        let mut webp = calmly(Stage::Demux, || WebPDecoder::new(reader))?;
         webp.set_memory_limit(MOST_MEMORY);
         let (width, height) = webp.dimensions();
         let (Ok(w), Ok(h)) = (u16::try_from(width), u16::try_from(height)) else {
@@ -44,7 +45,7 @@ impl Decoder for AnimatedWebp {
             if frame >= frames {
                 return Err(SampleError::new(Stage::Decode, format!("frame {frame} of {frames} does not come")));
             }
-            webp.read_frame(&mut self.pixels).map_err(|e| fault(Stage::Decode, e))?;
+            calmly(Stage::Decode, || webp.read_frame(&mut self.pixels))?;
             if canvas.wanted().binary_search(&frame).is_err() {
                 continue;
             }
@@ -61,10 +62,13 @@ impl Decoder for AnimatedWebp {
     }
 }
 
-fn fault(stage: Stage, error: DecodingError) -> SampleError {
-    match error {
-        DecodingError::IoError(e) => SampleError::new(Stage::Read, e.to_string()),
-        other => SampleError::new(stage, other.to_string()),
+/// Calls the library, which panics at some damaged files: that is the sample's fault and not the worker's.
+fn calmly<T>(stage: Stage, call: impl FnOnce() -> Result<T, DecodingError>) -> Result<T, SampleError> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(made)) => Ok(made),
+        Ok(Err(DecodingError::IoError(e))) => Err(SampleError::new(Stage::Read, e.to_string())),
+        Ok(Err(other)) => Err(SampleError::new(stage, other.to_string())),
+        Err(_) => Err(SampleError::new(stage, "the file is damaged in a way that the WebP decoder does not expect")),
     }
 }
 

@@ -1,5 +1,5 @@
-"""Makes the pictures of this folder and what Pillow reads of them: `<name>.rgb` holds the bytes of each frame, red, green
-and blue, upright. Needs Pillow 11.3 or later and NumPy; the files here are of Pillow 13.0."""
+"""Makes the pictures of this folder and what Pillow reads of them: `<name>.rgb` holds the bytes of each frame, red,
+green and blue, upright. Needs Pillow 11.3 or later and NumPy; the files here are of Pillow 13.0."""
 
 import math
 from pathlib import Path
