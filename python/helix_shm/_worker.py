@@ -194,6 +194,7 @@ class Server:
                 return ("error", Failure.of(error, worker))
             return ("end", worker) if found is None else ("batch", found[0])
         maker = self.maker(brief, task.session, self.slot)
+        task.begin()
         if maker.failure:
             return ("error", maker.failure)
         if brief.samples:
