@@ -204,10 +204,11 @@ class Server:
         except Exception as error:
             return ("error", Failure.of(error, self.slot))
 
-
     def sample(self, brief: Brief, task: _native.Task, maker: Maker) -> Any:
         index = task.sample
-        seed = int.from_bytes(hashlib.blake2b(f"{brief.seed} {brief.epoch} {index}".encode(), digest_size=8).digest(), "little")
+        seed = int.from_bytes(
+            hashlib.blake2b(f"{brief.seed} {brief.epoch} {index}".encode(), digest_size=8).digest(), "little"
+        )
         first, count = task.span
         try:
             if brief.pages and count < brief.pages:
