@@ -27,7 +27,6 @@ from ._loader import NativeIterator, NativeLoader
 from ._order import OrderedStream, listed
 from ._rows import Rows
 from ._samples import Facts, SampleIterator, SamplePool
-from ._session import Session
 from ._video import Image, Video
 
 __all__ = ["DataLoader"]
