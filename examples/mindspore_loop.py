@@ -20,9 +20,13 @@ def main() -> None:
         sys.exit(__doc__)
     video = hx.Video(frames=4, size=32)
     if "--pipeline" in sys.argv:
-        loader = hx.Loader(paths[0], 2, shuffle=True, num_workers=2, transform=video, on_error="skip")
+        loader = hx.Loader(
+            paths[0], 2, shuffle=True, num_workers=2, transform=video, on_error="skip"
+        )
         feed = source(loader, ["video", "ids"])
-        data = ds.GeneratorDataset(feed, feed.column_names, shuffle=False, python_multiprocessing=False)
+        data = ds.GeneratorDataset(
+            feed, feed.column_names, shuffle=False, python_multiprocessing=False
+        )
         for row in data.create_dict_iterator(num_epochs=1):
             print(row["ids"], row["video"].shape)
         return
@@ -32,16 +36,23 @@ def main() -> None:
     def loss_of(clips: mindspore.Tensor, weights: mindspore.Tensor) -> mindspore.Tensor:
         scores = net(clips.reshape(clips.shape[0], -1).astype(mindspore.float32) / 255)
         # A skipped sample and a balanced batch need no other care: the weights sum to 1 over all ranks.
-        return (weights.astype(mindspore.float32) * ops.square(scores[:, 0] - clips.astype(mindspore.float32).mean() / 255)).sum()
+        return (
+            weights.astype(mindspore.float32)
+            * ops.square(scores[:, 0] - clips.astype(mindspore.float32).mean() / 255)
+        ).sum()
 
     step = mindspore.value_and_grad(loss_of, None, optimizer.parameters)
-    loader = DataLoader(paths[0], 2, shuffle=True, num_workers=2, transform=video, on_error="skip")
+    loader = DataLoader(
+        paths[0], 2, shuffle=True, num_workers=2, transform=video, on_error="skip"
+    )
     for epoch in range(2):
         loader.set_epoch(epoch)
         for batch in loader:
             loss, gradients = step(batch["video"], batch.weights)
             optimizer(gradients)
-        print(f"epoch {epoch}: {len(loader)} steps, last loss {float(loss.asnumpy()):.4f}")
+        print(
+            f"epoch {epoch}: {len(loader)} steps, last loss {float(loss.asnumpy()):.4f}"
+        )
     print(loader.stats()["hints"] or "ranks never waited long")
     loader.close()
 

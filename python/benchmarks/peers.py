@@ -59,7 +59,9 @@ def feed(rank: int, world: int, dataset: Any, workload: dict[str, Any], order: A
 
     size, move, equal = workload["batch"], workload["move"], workload.get("equal_counts", True)
     each = size * workload["accum"]
-    batches = [[i for micro in order.micro(k, r) for i in micro] for k in range(order.total_steps) for r in range(world)]
+    batches = [
+        [i for micro in order.micro(k, r) for i in micro] for k in range(order.total_steps) for r in range(world)
+    ]
     balance: Any = "none"
     if move != "none":
         balance = "cost" if equal else {"most": 4 * each}
@@ -163,14 +165,20 @@ def table(ours: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    a.add_argument("--peers", default=os.environ.get("PEERS"), help="folder of the benchmark; or PEERS in the environment")
+    a.add_argument(
+        "--peers", default=os.environ.get("PEERS"), help="folder of the benchmark; or PEERS in the environment"
+    )
     a.add_argument("--workloads", nargs="+", default=["all"])
     a.add_argument("--seeds", nargs="+", type=int, default=[0])
     a.add_argument("--regroup", type=int, default=1)
-    a.add_argument("--timescale-factor", type=float, default=1.0, help="0.5: at half speed, where this machine is busy")
+    a.add_argument(
+        "--timescale-factor", type=float, default=1.0, help="0.5: at half speed, where this machine is busy"
+    )
     a.add_argument("--json", help="file for all that was measured; with what it has already, this goes on")
     a.add_argument("--live", action="store_true", help="run the baselines as well")
-    a.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the plug-in, e.g. lookahead=9")
+    a.add_argument(
+        "--option", action="append", default=[], metavar="KEY=VALUE", help="of the plug-in, e.g. lookahead=9"
+    )
     args = a.parse_args()
     if not args.peers or not Path(args.peers, "e2e.py").is_file():
         sys.exit("peers: say where the feed benchmark is: --peers FOLDER, which has an e2e.py")
@@ -225,7 +233,9 @@ def main() -> None:
 def passed(given: list[str]) -> list[str]:
     """The arguments of a command that is told, less what depends on the machine."""
     pairs = list(zip(given, [*given[1:], ""]))
-    return [arg for (before, _), (arg, _) in zip([("", ""), *pairs], pairs) if not {arg, before} & {"--peers", "--json"}]
+    return [
+        arg for (before, _), (arg, _) in zip([("", ""), *pairs], pairs) if not {arg, before} & {"--peers", "--json"}
+    ]
 
 
 def keep(ours: list[dict[str, Any]], others: list[dict[str, Any]], command: str) -> None:

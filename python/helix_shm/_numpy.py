@@ -73,7 +73,9 @@ class Loader(NativeLoader):
             data = _native.Manifest(os.fspath(data))
         native = isinstance(data, _native.Manifest)
         if native and (batch_sampler is not None or collate_fn is not None):
-            raise ValueError("batch_sampler and collate_fn are for datasets; helix_shm.torch has them for manifests too")
+            raise ValueError(
+                "batch_sampler and collate_fn are for datasets; helix_shm.torch has them for manifests too"
+            )
         self._rows = None if native else Rows.of(data)
         super().__init__(
             data if native else None,

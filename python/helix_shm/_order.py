@@ -45,9 +45,7 @@ class OrderedStream:
         self.session = self._sized()
 
     def _sized(self) -> Session:
-        config = dict(
-            self._config, shuffle=False, drop_last=False, batch_size=self._largest, micro_batch=self._units
-        )
+        config = dict(self._config, shuffle=False, drop_last=False, batch_size=self._largest, micro_batch=self._units)
         if not self.shared:
             config.update(loader=f"{config['loader']}-{config['rank']}", rank=0, world=1)
         return Session(config)

@@ -7,7 +7,6 @@ can be evened out. Samples lie in the slab one behind the other and are put toge
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 

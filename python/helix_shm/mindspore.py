@@ -228,4 +228,8 @@ def _tensors(value: Any) -> Any:
         return _tensor(value) if value.dtype.kind in "biuf" else value
     if type(value) is dict:
         return {key: _tensors(inner) for key, inner in value.items()}
-    return [_tensors(inner) for inner in value] if isinstance(value, list) and value and not isinstance(value[0], str) else value
+    return (
+        [_tensors(inner) for inner in value]
+        if isinstance(value, list) and value and not isinstance(value[0], str)
+        else value
+    )

@@ -27,7 +27,6 @@ from ._loader import NativeIterator, NativeLoader
 from ._order import OrderedStream, listed
 from ._rows import Rows
 from ._samples import Facts, SampleIterator, SamplePool
-from ._session import Session
 from ._video import Image, Video
 
 __all__ = ["DataLoader"]
@@ -155,7 +154,9 @@ class DataLoader(NativeLoader):
         #: Whether the samples of a dataset are tasks of their own, and not whole batches.
         self._by_sample = not self._native and not self._iterable and num_workers > 0 and (described or balanced)
         if balanced and not (self._native or self._by_sample):
-            raise ValueError("balance moves samples that workers make: it needs num_workers > 0 and a map-style dataset")
+            raise ValueError(
+                "balance moves samples that workers make: it needs num_workers > 0 and a map-style dataset"
+            )
         own_order = self._native or (self._by_sample and balanced)
         own_order = own_order and sampler is None and batch_sampler is None and batch_size is not None
 
