@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytemuck::Zeroable;
 
 use super::batch::{Batch, View};
-use super::ledger::{Ledger, Outlet};
+use super::ledger::{Held, Ledger, Outlet};
 use super::store::Store;
 use super::table::{Rules, Table};
 use crate::proto::message::{self, Body, Entry, Head, Ready, Words, kind};
@@ -72,6 +72,8 @@ pub fn table(bytes: &[u8]) {
     ledger.up(SESSION, Box::new(Count(Arc::clone(&released))));
     let rules = Rules {
         session: SESSION,
+        rank: 1,
+        rebalance: false,
         slab_bytes: SLAB,
         rows: ROWS,
         world: WORLD,
@@ -127,7 +129,7 @@ pub fn table(bytes: &[u8]) {
     }
     let _ = (table.is_over(), table.missing());
     drop((table, held));
-    assert_eq!(ledger.joining(), [], "every block was released");
+    assert_eq!(ledger.joining(), Held::default(), "every block was released");
 }
 
 /// Reads every byte, and sees that no two batches share one.

@@ -20,6 +20,8 @@ fn bench(may_skip: bool) -> Bench {
     let (outlet, sent) = listed(1000);
     ledger.up(SESSION, outlet);
     let rules = Rules {
+        rank: 1,
+        rebalance: false,
         session: SESSION,
         slab_bytes: 100 * BYTES,
         rows: 1000,

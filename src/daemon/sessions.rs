@@ -74,6 +74,10 @@ pub struct Session {
     pub pending_start: Option<(u32, u32, u32)>,
     /// What the rank gave for the latest epochs, for workers of the user's own program.
     pub briefs: VecDeque<(u32, OwnedFd)>,
+    /// What it read of other ranks' slabs under an earlier daemon, until all ranks are in.
+    pub lent: Vec<session::Lent>,
+    /// Tells its slab from any other that the rank had: the number of the file's inode.
+    pub slab_id: u64,
     /// Workers that may have its slab mapped.
     pub mapped_by: BTreeSet<u16>,
     /// Those of them that were asked to let go: once each, so that each answers once.
@@ -143,6 +147,8 @@ impl Session {
             iter: 0,
             pending_start: None,
             briefs: VecDeque::new(),
+            lent: Vec::new(),
+            slab_id: nix::sys::stat::fstat(&slab)?.st_ino,
             mapped_by: BTreeSet::new(),
             detaching: BTreeSet::new(),
             stats: SessionStats::default(),

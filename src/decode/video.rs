@@ -83,7 +83,8 @@ impl Decoder for VideoDecoder {
         let wanted = &wanted[usize::from(span.first)..span.end() as usize];
         let target = Target::new(transform, &facts, descriptor, key, wanted, out);
         let frames_decoded = Pass::run(self, input, descriptor, target)?;
-        Ok(Outcome { written: bytes, shape, frames_decoded })
+        // Strict: a clip that is not what the index says is an error, not another clip.
+        Ok(Outcome { written: bytes, shape, frames_decoded, actual: None })
     }
 }
 

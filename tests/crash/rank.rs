@@ -4,7 +4,7 @@ use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
 use helix_shm::client::{Loader, Options, State};
-use helix_shm::proto::options::OnError;
+use helix_shm::proto::options::{Formula, OnError, Profile, Rebalance};
 use helix_shm::proto::transform::{Crop, Dtype, Layout, Resize, Sampling, Transform};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
@@ -18,6 +18,10 @@ pub const WORLD: u32 = 2;
 /// How long a calm rank takes for a step: long enough for workers to be idle before the next.
 const STEP: std::time::Duration = std::time::Duration::from_millis(15);
 
+/// A token a millisecond of the clip.
+const MILLISECONDS: Formula =
+    Formula { text: 0, stride: 1, each: 1, patch: 0, most_frames: u32::MAX, most_pixels: 1, fps: 1000.0 };
+
 /// What a rank process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
@@ -28,6 +32,8 @@ pub struct Spec {
     pub last: u32,
     /// Whether to start a daemon where there is none.
     pub spawn: bool,
+    /// Whether steps are balanced once more after decoding.
+    pub handed: bool,
     /// Whether to take steps slowly, with little ahead and more workers than that needs.
     pub calm: bool,
 }
@@ -69,6 +75,12 @@ impl Spec {
             .seed(5)
             .drop_last(true)
             .on_error(OnError::Skip)
+            .profile(if self.handed {
+                Profile::Own { formula: MILLISECONDS, quadratic: 0.0 }
+            } else {
+                Profile::Decode
+            })
+            .rebalance(if self.handed { Rebalance::Tokens } else { Rebalance::Off })
             .slab_bytes(8 * 36 * 1024)
             .job("crash")
             // Whatever has two key frames is cut.

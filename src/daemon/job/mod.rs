@@ -1,12 +1,13 @@
 //! One job: the ranks of one user that share workers, and the scheduler that serves them.
 //!
 //! By duty: `streams` (joining, starting), `endings` (leaving, dying, failing), `work` (decisions out, tickets and
-//! their ends in), `crew` (worker processes), `page` (what is shown of it). All state is private to the daemon; what
+//! their ends in), `second` (balance after decode), `crew` (worker processes), `page` (what is shown of it). All state is private to the daemon; what
 //! comes from outside is checked in the method that takes it.
 
 mod crew;
 mod endings;
 pub mod page;
+mod second;
 mod streams;
 mod work;
 
@@ -98,6 +99,8 @@ pub struct JobStats {
     pub parts: u64,
     /// Second attempts at what a worker was stuck in.
     pub hedged: u64,
+    /// Samples handed over to another rank when they were decoded.
+    pub handed: u64,
     /// Samples that could not be made.
     pub bad: u64,
     /// Tickets given to another worker after a death.
@@ -157,6 +160,7 @@ pub struct Job {
     accuracy: page::Accuracy,
     empty_since: Instant,
     recorder: Option<Recorder>,
+    second: second::Second,
 }
 
 /// How long what did not fit into a rank's lane waits before it is tried again, nanoseconds.
@@ -225,6 +229,7 @@ impl Job {
             accuracy: page::Accuracy::default(),
             empty_since: Instant::now(),
             recorder: None,
+            second: Default::default(),
         })
     }
 

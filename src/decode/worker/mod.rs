@@ -16,12 +16,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 
 use super::emulated::Decoders;
-use super::{Decoder, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, plan};
+use super::{Actual, Decoder, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, plan};
 use crate::crash;
 use crate::foreign::LOOK_AGAIN;
 pub use crate::foreign::WorkerError;
 use crate::foreign::link::{self, Attached, Daemon};
-use crate::proto::message::{Body, Done, Head, Ready, Ticket, kind};
+use crate::proto::message::{self, Body, Done, Head, Ready, Ticket, kind};
 use crate::proto::session::{FromWorker, ToWorker};
 use crate::proto::transform::Span;
 use crate::ring::bell::Sleeper;
@@ -239,7 +239,7 @@ impl Worker {
         report: &Report,
         attached: &Attached,
     ) -> Result<(), WorkerError> {
-        let Outcome { written, shape, frames_decoded } = report.outcome;
+        let Outcome { written, shape, frames_decoded, actual } = report.outcome;
         let Ticket { sample, offset, grant, step, first, frames, .. } = *ticket;
         let room = attached.has_room();
         let done = Done {
@@ -254,6 +254,14 @@ impl Worker {
             bytes_read: report.bytes_read,
             flags: if room { 0 } else { crate::proto::message::DONE_UNTOLD },
         };
+        if let Some(Actual { frames, duration_ms, shown: (width, height) }) = actual {
+            let head = Head { kind: kind::ACTUAL, ..ticket.head };
+            let zero = bytemuck::Zeroable::zeroed();
+            let ticket = ticket.ticket;
+            let actual = message::Actual { head, ticket, frames, duration_ms, width, height, ..zero };
+            self.daemon.tell(&actual)?;
+            crash::point("actual.told");
+        }
         self.daemon.tell(&done)?;
         crash::point("done.told");
         if room {
