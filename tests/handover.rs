@@ -6,12 +6,11 @@ mod common;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::sync::Barrier;
 
-use common::{Daemon, folder};
-use helix_shm::decode::emulated::CONTAINER;
-use helix_shm::manifest::{Record, Writer};
-use helix_shm::proto::options::{Balance, Formula, OnError, Profile, Rebalance, Weigh};
+use common::{Daemon, MILLISECONDS, Slow, emulate, folder, status, wait_for};
+use helix_shm::manifest::Writer;
+use helix_shm::proto::options::{OnError, Profile, Rebalance, Weigh};
 use helix_shm::proto::transform::{Resize, Transform};
 use helix_shm::{Batch, Loader, Options, State};
 
@@ -29,39 +28,19 @@ fn is_bad(row: u64) -> bool {
 }
 
 fn manifest(folder: &Path) -> PathBuf {
-    let bytes = folder.join("bytes");
-    std::fs::write(&bytes, [0; 64]).unwrap();
-    let mtime = std::fs::metadata(&bytes).unwrap().modified().unwrap().duration_since(UNIX_EPOCH).unwrap();
     let path = folder.join("data.arrow");
     let mut writer = Writer::new(File::create(&path).unwrap(), "{}").unwrap();
-    for row in 0..ROWS {
-        let (said, is) = lasts(row);
-        let record = Record {
-            path: bytes.display().to_string(),
-            file_len: 64,
-            len: 64,
-            mtime_ns: mtime.as_nanos() as i64,
-            container: CONTAINER.into(),
-            codec: "h264".into(),
-            coded_width: 64,
-            coded_height: 48,
-            frames: 10,
-            time_base: (1, 1000),
-            duration: said as i64,
-            text: if is_bad(row) { "never".into() } else { format!("{} {is}", 500 + row * 17 % 900) },
-            ..Record::default()
-        };
-        writer.push(&record.descriptor(0)).unwrap();
-    }
+    let row = |row: u64| {
+        let (said_ms, is) = lasts(row);
+        Slow { said_ms, text: if is_bad(row) { "never".into() } else { format!("{} {is}", 500 + row * 17 % 900) } }
+    };
+    emulate(&mut writer, &folder.join("bytes"), (0..ROWS).map(row));
     writer.finish().unwrap();
     path
 }
 
 fn options(daemon: &Daemon, data: &Path, rank: u32) -> Options {
     let resize = Resize::Exact { width: 16, height: 16 };
-    // A token a millisecond.
-    let formula =
-        Formula { text: 0, stride: 1, each: 1, patch: 0, most_frames: u32::MAX, most_pixels: 1, fps: 1000.0 };
     Options::default()
         .socket(&daemon.socket)
         .manifest(data)
@@ -74,7 +53,7 @@ fn options(daemon: &Daemon, data: &Path, rank: u32) -> Options {
         .workers(2)
         .pin(false)
         .on_error(OnError::Skip)
-        .profile(Profile::Own { formula, quadratic: 0.0 })
+        .profile(Profile::Own { formula: MILLISECONDS, quadratic: 0.0 })
         .transform(Transform { frames: 2, resize, ..Transform::default() })
 }
 
@@ -246,5 +225,56 @@ fn batches_that_are_kept_stay_whole_while_others_go_on() {
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     });
     kept.iter().flatten().for_each(|batch| drop(look(batch)));
-    let _ = Balance::Cost;
+}
+
+#[test]
+fn all_memory_is_free_when_all_was_given_back() {
+    let folder = folder();
+    let daemon = Daemon::start(folder.path());
+    let data = manifest(folder.path());
+    let barrier = Barrier::new(WORLD as usize);
+    let run = |rank| {
+        let mut loader = Loader::connect(options(&daemon, &data, rank).rebalance(Rebalance::Tokens)).unwrap();
+        let lent: usize = loader.by_ref().map(|batch| look(&batch.unwrap()).lent).sum();
+        barrier.wait();
+        if rank == 0 {
+            wait_for("all blocks to be free", || {
+                let sessions = status(&daemon.socket).unwrap()["jobs"][0]["sessions"].as_array().cloned().unwrap();
+                sessions.len() == WORLD as usize && sessions.iter().all(|s| s["blocks"] == 0 && s["slab_used"] == 0)
+            });
+        }
+        barrier.wait();
+        lent
+    };
+    let lent: usize = std::thread::scope(|scope| {
+        let run = &run;
+        let threads: Vec<_> = (0..WORLD).map(|rank| scope.spawn(move || run(rank))).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).sum()
+    });
+    let said = status(&daemon.socket).map(|s| s["jobs"][0]["stats"]["handed"].as_u64());
+    // The job may have ended since.
+    assert!(lent > 8 && said.flatten().is_none_or(|said| said == lent as u64));
+}
+
+#[test]
+fn who_leaves_early_ends_the_others_wait_in_words() {
+    let folder = folder();
+    let daemon = Daemon::start(folder.path());
+    let data = manifest(folder.path());
+    let run = |rank, steps| {
+        let mut loader = Loader::connect(options(&daemon, &data, rank).rebalance(Rebalance::Tokens)).unwrap();
+        loader.by_ref().take(steps).map(|batch| batch.map(|batch| batch.step()).map_err(|e| e.to_string())).collect()
+    };
+    let said: Vec<Vec<Result<u32, String>>> = std::thread::scope(|scope| {
+        let run = &run;
+        let threads: Vec<_> =
+            [2, 8, 8].into_iter().zip(0..).map(|(n, rank)| scope.spawn(move || run(rank, n))).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert_eq!(said[0], [Ok(0), Ok(1)]);
+    for said in &said[1..] {
+        // What was balanced with the first rank's part is delivered.
+        let reason = said.last().unwrap().as_ref().unwrap_err();
+        assert!(reason.contains("rank 0") && reason.contains("left") && said.len() > 2, "{said:?}");
+    }
 }

@@ -72,6 +72,8 @@ pub struct Session {
     pub iter: u32,
     /// See [`Session::iter`].
     pub pending_start: Option<(u32, u32, u32)>,
+    /// The epoch and step that it waits for, or has.
+    pub wants: (u32, u32),
     /// What the rank gave for the latest epochs, for workers of the user's own program.
     pub briefs: VecDeque<(u32, OwnedFd)>,
     /// What it read of other ranks' slabs under an earlier daemon, until all ranks are in.
@@ -146,6 +148,7 @@ impl Session {
             grants: HashMap::new(),
             iter: 0,
             pending_start: None,
+            wants: (0, 0),
             briefs: VecDeque::new(),
             lent: Vec::new(),
             slab_id: nix::sys::stat::fstat(&slab)?.st_ino,

@@ -2,13 +2,11 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 use helix_shm::corpus::{ClipSpec, Damage, Encoder, clip};
-use helix_shm::decode::emulated::CONTAINER;
-use helix_shm::manifest::{Manifest, Record, Writer};
+use helix_shm::manifest::{Manifest, Writer};
 
-use crate::common::index;
+use crate::common::{Slow, emulate, index};
 
 const CLIPS: u64 = 30;
 /// These pass indexing and fail when they are decoded.
@@ -52,27 +50,7 @@ fn make(root: &Path, manifest: &Path) {
     for row in 0..indexed.len() {
         writer.push(&indexed.descriptor(row)).unwrap();
     }
-    let bytes = root.join("bytes");
-    std::fs::write(&bytes, [0; 64]).unwrap();
-    let mtime = std::fs::metadata(&bytes).unwrap().modified().unwrap().duration_since(UNIX_EPOCH).unwrap();
-    for n in 0..EMULATED {
-        let (said, is) = (200 + 40 * n, 200 + n * 397 % 1500);
-        let record = Record {
-            path: bytes.display().to_string(),
-            file_len: 64,
-            len: 64,
-            mtime_ns: mtime.as_nanos() as i64,
-            container: CONTAINER.into(),
-            codec: "h264".into(),
-            coded_width: 64,
-            coded_height: 48,
-            frames: 10,
-            time_base: (1, 1000),
-            duration: said as i64,
-            text: format!("{} {is}", 300 + n * 100),
-            ..Record::default()
-        };
-        writer.push(&record.descriptor(0)).unwrap();
-    }
+    let row = |n: u64| Slow { said_ms: 200 + 40 * n, text: format!("{} {}", 300 + n * 100, 200 + n * 397 % 1500) };
+    emulate(&mut writer, &root.join("bytes"), (0..EMULATED).map(row));
     writer.finish().unwrap();
 }

@@ -4,10 +4,12 @@ use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
 use helix_shm::client::{Loader, Options, State};
-use helix_shm::proto::options::{Formula, OnError, Profile, Rebalance};
+use helix_shm::proto::options::{OnError, Profile, Rebalance};
 use helix_shm::proto::transform::{Crop, Dtype, Layout, Resize, Sampling, Transform};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
+
+use crate::common::MILLISECONDS;
 
 /// Environment variable that makes this binary a rank.
 pub const VARIABLE: &str = "HELIX_CRASH_RANK";
@@ -17,10 +19,6 @@ pub const WORLD: u32 = 2;
 
 /// How long a calm rank takes for a step: long enough for workers to be idle before the next.
 const STEP: std::time::Duration = std::time::Duration::from_millis(15);
-
-/// A token a millisecond of the clip.
-const MILLISECONDS: Formula =
-    Formula { text: 0, stride: 1, each: 1, patch: 0, most_frames: u32::MAX, most_pixels: 1, fps: 1000.0 };
 
 /// What a rank process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]

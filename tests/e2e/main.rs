@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod deaths;
+mod handed;
 mod harness;
 mod limits;
 mod rank;

@@ -37,6 +37,7 @@ impl Job {
             }
             self.events.push_back(Event::RankLeft { stream, rank });
             self.drop_member(stream, rank);
+            self.end_vain_waits(stream);
             self.drive();
         }
         self.detach_all(id);

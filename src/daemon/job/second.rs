@@ -165,6 +165,36 @@ impl Job {
         }
         let part = Gathered { session, grant, left, tokens: HashMap::new() };
         self.second.gatherings.entry((stream.0, epoch, step)).or_default().insert(rank, part);
+        self.end_vain_waits(stream);
+    }
+
+    /// A rank begins to wait for a step.
+    pub(super) fn wants(&mut self, id: u16, epoch: u32, step: u32) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.wants = (epoch, step);
+        let stream = session.stream;
+        self.end_vain_waits(stream);
+    }
+
+    /// When a rank has left, ends the stream if another waits for a step that cannot be balanced without it.
+    pub(super) fn end_vain_waits(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get(&id.0) else { return };
+        let left = (0..stream.options.world).find(|rank| !stream.members.contains_key(rank));
+        let Some(left) = left.filter(|_| stream.closed) else { return };
+        let waits = |(rank, session): (&u32, &u16)| {
+            let (epoch, step) = self.sessions.get(session)?.wants;
+            let parts = self.second.gatherings.get(&(id.0, epoch, step))?;
+            parts.contains_key(rank).then_some((*rank, step))
+        };
+        let Some((waiting, step)) = stream.members.iter().find_map(waits) else { return };
+        let reason = format!(
+            "rank {left} of loader `{}` left, and rank {waiting} waits for step {step}, which cannot be balanced without it: let all ranks take as many steps, or set rebalance = off",
+            stream.loader
+        );
+        if let Some(stream) = self.streams.get_mut(&id.0) {
+            stream.closed = false;
+        }
+        self.fail_stream(id, &reason, Culprit::default());
     }
 
     /// A worker says that a sample is not what its descriptor says.
@@ -380,8 +410,10 @@ impl Job {
         self.second.abandon(key, rank, grant);
     }
 
-    /// Whether a rank has carried out the plan that all ranks of the step were told.
-    pub(super) fn check_plan(&mut self, id: u16, feedback: &Feedback) -> Result<(), String> {
+    /// A rank has ended a step and wants the next. It must have carried out the plan that all ranks were told.
+    pub(super) fn step_ended(&mut self, id: u16, feedback: &Feedback) -> Result<(), String> {
+        let epoch = self.sessions.get(&id).map_or(0, |session| session.wants.0);
+        self.wants(id, epoch, feedback.step.saturating_add(1));
         let Some(told) = self.second.told.remove(&(id, feedback.grant)) else { return Ok(()) };
         if told == feedback.also {
             return Ok(());

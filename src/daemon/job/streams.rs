@@ -352,6 +352,7 @@ impl Job {
         }
         crash::point("start.said");
         let (stream, rank, server) = (s.stream, s.rank, s.server);
+        self.wants(session, epoch, step);
         self.events.push_back(Event::RankStarted { stream, rank, server, iter, epoch, step });
     }
 

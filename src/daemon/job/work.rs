@@ -415,7 +415,7 @@ impl Job {
             session.stats.step = step;
             session.stats.copied = session.stats.copied.saturating_add(feedback.copied);
             self.events.push_back(Event::StepEnded { stream, rank, iter, step, wait_ns, busy_ns });
-            return self.check_plan(id, &feedback);
+            return self.step_ended(id, &feedback);
         }
         if feedback.head.kind == kind::RETURN {
             return self.returned(id, &feedback);
