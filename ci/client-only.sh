@@ -3,7 +3,7 @@
 set -eu
 cargo build --locked --no-default-features --lib
 tree=$(cargo tree --locked --no-default-features --edges normal --prefix none)
-if echo "$tree" | grep -E '^(ffmpeg|io-uring|clap|indicatif)'; then
+if echo "$tree" | grep -E '^(ffmpeg|io-uring|clap|indicatif|landlock|seccompiler)'; then
     echo "client-only: the packages above belong behind the feature \`decode\`" >&2
     exit 1
 fi

@@ -34,14 +34,15 @@
 //! is the memory between them, [`client`] hands out batches, [`device`] takes them on. [`proto`] is what they say to
 //! each other; `docs/protocol.md` in the repository is its prose.
 //!
-//! Without the feature `decode` (a default) the crate is the client alone and needs no FFmpeg.
+//! Without the feature `decode` (a default) nothing here needs FFmpeg; `daemon` alone adds the coordinator to the
+//! client.
 
 pub mod client;
 #[cfg(feature = "decode")]
 pub mod corpus;
 #[doc(hidden)]
 pub mod crash;
-#[cfg(feature = "decode")]
+#[cfg(feature = "daemon")]
 pub mod daemon;
 #[cfg(feature = "decode")]
 pub mod decode;

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+#[path = "../fuzz/bodies/config.rs"]
+mod config;
 #[path = "../fuzz/bodies/manifest.rs"]
 mod manifest;
 #[path = "../fuzz/bodies/messages.rs"]
@@ -14,6 +16,8 @@ mod packets;
 mod page;
 #[path = "../fuzz/bodies/rings.rs"]
 mod rings;
+#[path = "../fuzz/bodies/tables.rs"]
+mod tables;
 
 /// Of each input so many cut or changed ones.
 const VARIANTS: u64 = 16;
@@ -73,4 +77,14 @@ fn any_bytes_are_a_status_page_or_none() {
 #[test]
 fn rings_that_somebody_else_writes_to_give_messages_or_errors() {
     replay("rings", rings::run);
+}
+
+#[test]
+fn any_bytes_are_a_configuration_or_an_error() {
+    replay("config", config::run);
+}
+
+#[test]
+fn whatever_workers_and_ranks_say_a_slab_has_one_owner_for_each_byte() {
+    replay("tables", tables::run);
 }

@@ -10,7 +10,6 @@ import os as _os
 
 from . import cost
 from ._batch import Batch
-from ._loader import Loader
 from ._native import (
     BadSampleError,
     DaemonError,
@@ -21,7 +20,8 @@ from ._native import (
     TimeoutError,
     __version__,
 )
-from ._video import Video
+from ._numpy import Loader
+from ._video import Image, Video
 
 __all__ = [
     "BadSampleError",
@@ -29,6 +29,7 @@ __all__ = [
     "DaemonError",
     "ForkedError",
     "HelixError",
+    "Image",
     "Loader",
     "Manifest",
     "RankDiedError",

@@ -8,7 +8,7 @@ import pickle
 import sys
 import traceback
 from array import array
-from typing import Any, BinaryIO
+from typing import Any
 
 
 class Brief:
@@ -30,17 +30,21 @@ class Brief:
         facts["digest"] = hashlib.blake2b(payload, digest_size=16).digest()
         facts["path"] = [p for p in sys.path if p]
         facts["folder"] = os.getcwd()
+        facts["length"] = len(payload)
         head = pickle.dumps((facts, lens, indices), protocol=5)
         return len(head).to_bytes(8, "little") + head + payload
 
     @staticmethod
-    def read(file: BinaryIO) -> Brief:
-        """The same, in a worker."""
-        file.seek(0)
-        length = int.from_bytes(file.read(8), "little")
-        facts, lens, indices = pickle.loads(file.read(length))
+    def read(fd: int) -> Brief:
+        """The same, in a worker, which the descriptor then belongs to.
+
+        All workers have the same open file, and with it one position: none may use it. The dataset is read when it is
+        asked for, since with the briefs of many ranks a worker needs but one.
+        """
+        length = int.from_bytes(_read(fd, 0, 8), "little")
+        facts, lens, indices = pickle.loads(_read(fd, 8, length))
         brief = Brief(**facts)
-        brief.pickled = file.read()
+        brief.fd, brief.at = fd, 8 + length
         brief.indices = indices
         brief.starts = None
         if lens is not None:
@@ -51,20 +55,35 @@ class Brief:
 
     def load(self) -> dict[str, Any]:
         """A dataset of its own, with the modules that the rank could import."""
-        for path in self.path:
-            if path not in sys.path:
-                sys.path.append(path)
+        # In the rank's own order: a module of the user's may have the name of one of Python's.
+        sys.path[:] = [*self.path, *(path for path in sys.path if path not in self.path)]
         try:
             os.chdir(self.folder)
         except OSError:
             pass  # relative paths of a dataset then fail by themselves, and say so
-        return pickle.loads(self.pickled)
+        # An order may lie behind it.
+        return pickle.loads(_read(self.fd, self.at, self.length))
+
+    def close(self) -> None:
+        os.close(self.fd)
 
     def batch(self, step: int) -> Any:
         """What the sampler wants in a step."""
         if self.starts is None:
             return self.indices[step]
         return list(self.indices[self.starts[step] : self.starts[step + 1]])
+
+
+def _read(fd: int, at: int, length: int) -> bytes:
+    """So many bytes of a file from a place on."""
+    parts = []
+    while length > 0:
+        part = os.pread(fd, min(length, 1 << 30), at)
+        if not part:
+            raise EOFError(f"what the workers need ends at byte {at}, {length} bytes early")
+        parts.append(part)
+        at, length = at + len(part), length - len(part)
+    return b"".join(parts)
 
 
 class Failure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import time
 from array import array
@@ -11,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from . import _log, _native
+from ._awaitable import Awaitable
 from ._brief import Brief
-from ._loader import Awaitable, Session, job_name
 from ._pack import unpack
+from ._rows import Rows
+from ._session import Session, job_name
 
 #: Bytes of a page of the region; a region has at most 65535 of them.
-_PAGE = 256 * 256
-_MOST = 65535
+PAGE = 256 * 256
+MOST = 65535
 #: Batches of an iterable dataset that are asked for at once: its length is not known.
 _CHUNK = 1 << 16
 
@@ -49,15 +50,15 @@ class Pool:
         )
         self._pages = 4
         self._session: Session | None = None
-        self._stub: int | None = None
+        self._stub: Rows | None = None
         self._turn = 0
 
     @property
     def session(self) -> Session:
         if self._session is None:
+            # The only row of a stream whose tasks are batches: nothing is known of them.
             if self._stub is None:
-                self._stub = os.memfd_create("helix-stub")
-                _native.write_stub(f"/proc/self/fd/{self._stub}")
+                self._stub = Rows(1)
             transform = {
                 "frames": self._pages,
                 "sampling": "uniform",
@@ -67,8 +68,7 @@ class Pool:
                 "layout": "PAGES",
                 "dtype": "u8",
             }
-            manifest = f"/proc/self/fd/{self._stub}"
-            self._session = Session(dict(self._config, transform=transform, manifest=manifest))
+            self._session = Session(dict(self._config, transform=transform, manifest=self._stub.path))
         return self._session
 
     def start(self, step: int, steps: int, brief: bytes) -> None:
@@ -78,18 +78,18 @@ class Pool:
 
     def grow(self, wanted: int) -> None:
         """Makes room for a batch of so many bytes, and some more."""
-        least = -(-wanted // _PAGE)
+        least = -(-wanted // PAGE)
         # Half as large again each time, so that growing batches are not asked for often.
-        pages = min(max(least * 5 // 4, self._pages * 3 // 2), _MOST)
-        if least > _MOST:
-            raise _native.HelixError(f"a batch of {wanted} bytes; {_MOST * _PAGE} are the most: lower batch_size")
+        pages = min(max(least * 5 // 4, self._pages * 3 // 2), MOST)
+        if least > MOST:
+            raise _native.HelixError(f"a batch of {wanted} bytes; {MOST * PAGE} are the most: lower batch_size")
         self._pages = max(pages, least)
         self.close()
 
     def next(self) -> tuple[Any, Any] | None:
         """The next batch as the worker packed it, with what is told of it."""
         raw = self.session.get().next(None)
-        return None if raw is None else (unpack(_memory(raw.sample(0))), raw)
+        return None if raw is None else (unpack(memory_of(raw.sample(0))), raw)
 
     def close(self) -> None:
         if self._session is not None:
@@ -97,7 +97,7 @@ class Pool:
             self._session = None
 
 
-def _memory(tensor: Any) -> memoryview:
+def memory_of(tensor: Any) -> memoryview:
     """A tensor's bytes, writable, which keep it alive."""
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -147,6 +147,7 @@ class DatasetIterator(Awaitable):
             turn=self._turn,
             epoch=loader._at[0],
             iterable=self._iterable,
+            samples=False,
             batch_size=loader.batch_size,
             drop_last=loader.drop_last,
             first=self._first,

@@ -6,6 +6,7 @@ dataset and the batches of the sampler.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import select
@@ -21,8 +22,9 @@ if __name__ == "__main__":
 from helix_shm import _native
 from helix_shm._brief import Brief, Failure
 from helix_shm._pack import Packed
+from helix_shm._rows import pieces_of
 
-#: Epochs whose briefs are kept in memory.
+#: Epochs of a session whose briefs are kept.
 _KEPT = 3
 
 
@@ -77,6 +79,24 @@ class Maker:
         samples = many(indices) if many is not None else [self.dataset[i] for i in indices]
         return self.collate(samples)
 
+    def fetch_one(self, index: int, seed: int) -> Any:
+        """A sample, with the random numbers that are its own, whichever worker makes it."""
+        self._seed(seed)
+        return self.dataset[index]
+
+    def part(self, index: int, seed: int, pieces: range, count: int) -> tuple[int, list[Any]]:
+        """Pieces of a sample, and up to where."""
+        self._seed(seed)
+        return pieces.stop, [self.dataset.part(index, k, count) for k in pieces]
+
+    def _seed(self, seed: int) -> None:
+        random.seed(seed)
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        if numpy is not None:
+            numpy.random.seed(seed & 0xFFFFFFFF)
+        if torch is not None:
+            torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+
     def advance(self, item: int, size: int | None, drop_last: bool) -> Any:
         """The `item`-th batch of an iterable dataset; what was not asked for before it is passed over."""
         if self.stream is None or item < self.at:
@@ -101,7 +121,7 @@ class Server:
     def __init__(self, socket: str, job: str, slot: int) -> None:
         self.slot = slot
         self.native = _native.Worker(socket, job, slot)
-        self.briefs: dict[int, Brief] = {}
+        self.briefs: dict[int, dict[int, Brief]] = {}
         self.makers: dict[tuple[int, int], tuple[Any, Maker]] = {}
 
     def run(self) -> None:
@@ -133,18 +153,21 @@ class Server:
         self.native.done(task, time.thread_time() - begun)
 
     def brief(self, task: _native.Task) -> Brief:
-        with open(self.native.brief(task), "rb") as file:
-            # Each brief is a file of its own; numbers of sessions and epochs come again.
-            key = os.fstat(file.fileno()).st_ino
-            if key not in self.briefs:
-                while len(self.briefs) >= _KEPT:
-                    del self.briefs[next(iter(self.briefs))]
-                self.briefs[key] = Brief.read(file)
-        return self.briefs[key]
+        fd = self.native.brief(task)
+        # Each brief is a file of its own; numbers of sessions and epochs come again.
+        key, known = os.fstat(fd).st_ino, self.briefs.setdefault(task.session, {})
+        if key in known:
+            os.close(fd)
+        else:
+            while len(known) >= _KEPT:
+                known.pop(next(iter(known))).close()
+            known[key] = Brief.read(fd)
+        return known[key]
 
     def maker(self, brief: Brief, session: int, worker: int) -> Maker:
         """The dataset for an epoch: the same object as long as workers persist and the dataset is the same."""
-        key = (session, worker if brief.iterable else 0)
+        # Where samples are the tasks, all ranks' come from one object.
+        key = (-1, 0) if brief.samples else (session, worker if brief.iterable else 0)
         mark = (brief.digest, None if brief.persistent else brief.turn)
         known = self.makers.get(key)
         if known is None or known[0] != mark:
@@ -173,8 +196,25 @@ class Server:
         maker = self.maker(brief, task.session, self.slot)
         if maker.failure:
             return ("error", maker.failure)
+        if brief.samples:
+            return self.sample(brief, task, maker)
         try:
             return ("batch", maker.fetch(brief.batch(task.step)))
+        except Exception as error:
+            return ("error", Failure.of(error, self.slot))
+
+
+    def sample(self, brief: Brief, task: _native.Task, maker: Maker) -> Any:
+        index = task.sample
+        seed = int.from_bytes(hashlib.blake2b(f"{brief.seed} {brief.epoch} {index}".encode(), digest_size=8).digest(), "little")
+        first, count = task.span
+        try:
+            if brief.pages and count < brief.pages:
+                pieces = pieces_of(maker.dataset.describe(index))
+                at = [k * brief.pages // pieces for k in range(pieces + 1)]
+                mine = range(at.index(first), at.index(first + count))
+                return ("part", maker.part(index, seed, mine, pieces))
+            return ("sample", maker.fetch_one(index, seed))
         except Exception as error:
             return ("error", Failure.of(error, self.slot))
 

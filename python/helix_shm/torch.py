@@ -10,7 +10,6 @@ import functools
 import itertools
 import math
 import os
-from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,9 +21,14 @@ from torch.utils.data import _utils as _torch_utils
 
 from . import _log, _native
 from ._batch import Batch
+from ._collate import Collate
 from ._dataset import DatasetIterator, Pool
-from ._loader import NativeIterator, NativeLoader, Session
-from ._video import Video
+from ._loader import NativeIterator, NativeLoader
+from ._order import Ordered
+from ._rows import Rows
+from ._samples import Facts, SampleIterator, SamplePool
+from ._session import Session
+from ._video import Image, Video
 
 __all__ = ["DataLoader"]
 
@@ -86,7 +90,7 @@ class DataLoader(NativeLoader):
         pin_memory_device: str = "",
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
-        transform: Video | None = None,
+        transform: Video | Image | None = None,
         balance: Any = None,
         cost: Any = None,
         on_error: str = "raise",
@@ -97,6 +101,8 @@ class DataLoader(NativeLoader):
         micro_batch: int | None = None,
         regroup: int = 1,
         policy: str | None = None,
+        split_ms: int | None = None,
+        hedge: bool | None = None,
         job: str | None = None,
         name: str | None = None,
         socket: str | None = None,
@@ -143,7 +149,14 @@ class DataLoader(NativeLoader):
         elif batch_size < 1:
             raise ValueError(f"batch_size should be a positive integer value, but got batch_size={batch_size}")
         shuffle = bool(shuffle)
-        own_order = self._native and sampler is None and batch_sampler is None and batch_size is not None
+        balanced = balance not in (None, "none")
+        described = callable(getattr(dataset, "describe", None))
+        #: Whether the samples of a dataset are tasks of their own, and not whole batches.
+        self._by_sample = not self._native and not self._iterable and num_workers > 0 and (described or balanced)
+        if balanced and not (self._native or self._by_sample):
+            raise ValueError("balance moves samples that workers make: it needs num_workers > 0 and a map-style dataset")
+        own_order = self._native or (self._by_sample and balanced)
+        own_order = own_order and sampler is None and batch_sampler is None and batch_size is not None
 
         self.dataset = dataset
         self.num_workers = num_workers
@@ -159,7 +172,10 @@ class DataLoader(NativeLoader):
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.batch_size = batch_size
         self.drop_last = drop_last
+        self._own_order = own_order
         self._given_order = self._native and not own_order
+        #: Whether all ranks share a stream; else each has one of its own, for its sampler.
+        self._shared = own_order or balanced
 
         if own_order:
             sampler = _Own(self)
@@ -183,15 +199,17 @@ class DataLoader(NativeLoader):
         env_rank, env_world = _distributed()
         if seed is None:
             seed = generator.initial_seed() & 0xFFFFFFFFFFFFFFFF if generator is not None and own_order else 0
+        rows = Rows.of(dataset) if self._by_sample else None
         super().__init__(
             dataset if self._native else None,
+            samples=rows.len if rows is not None and own_order else 0,
             batch_size=batch_size or 1,
             shuffle=shuffle and own_order,
             drop_last=drop_last and own_order,
             num_workers=num_workers,
             timeout=timeout,
             transform=transform,
-            balance=("cost" if own_order else "none") if balance is None else balance,
+            balance=("cost" if own_order and self._native else "none") if balance is None else balance,
             cost=cost,
             on_error=on_error,
             budget=budget,
@@ -201,6 +219,8 @@ class DataLoader(NativeLoader):
             micro_batch=micro_batch,
             regroup=regroup,
             policy=policy,
+            split_ms=split_ms,
+            hedge=hedge,
             job=job,
             name=name,
             socket=socket,
@@ -208,14 +228,19 @@ class DataLoader(NativeLoader):
             lookahead=lookahead or (0 if self._native else 1 + max(num_workers, 1) * (self.prefetch_factor or 2)),
         )
         if self._given_order:
-            if balance not in (None, "none"):
-                raise ValueError("balance needs the stream's own order: leave sampler and batch_sampler out")
             self._largest = batch_size or getattr(batch_sampler, "batch_size", None) or 1
+            self._units = self._largest
             self._orders: dict[int, int] = {}
             self._config = self._session.config
             self._session = self._sized_session()
         self._pool = None
-        if not self._native and num_workers > 0:
+        #: What is known of the batch of a dataset that was given out last, where its samples are tasks.
+        self.last: Facts | None = None
+        self._uses_torch = True
+        self._collate = Collate(_torch_utils.collate.default_collate, torch=True)
+        if rows is not None:
+            self._samples = SamplePool(self._session.config, rows, self._shared)
+        elif not self._native and num_workers > 0:
             config = self._session.config
             workers = num_workers if self._iterable else self._workers
             self._pool = Pool(config, workers, alone=self._iterable)
@@ -240,27 +265,30 @@ class DataLoader(NativeLoader):
         return self.batch_sampler if self.batch_sampler is not None else self.sampler
 
     def __len__(self) -> int:
-        if self._native and not self._given_order:
+        if self._own_order:
             return self.steps()
         if self._iterable:
             length = len(self.dataset)
             if self.batch_size is None:
                 return length
             return length // self.batch_size if self.drop_last else math.ceil(length / self.batch_size)
-        return len(self._index_sampler)
+        return self._shares(len(self._index_sampler))
+
+    def _shares(self, batches: int) -> int:
+        """Steps that so many batches of a sampler make: each one's own, or those of all ranks."""
+        return -(-batches // self.world) if self._shared else batches
 
     def __iter__(self) -> Iterator[Any]:
         if self._native and not self._given_order:
             iterator = self.begin()
             self._pin()
             return iterator
-        epoch, step = self._resume or (self._next_epoch, 0)
-        self._resume = None
-        self._next_epoch = epoch + 1
-        self._at = (epoch, step)
-        self._turn += 1
-        self._meter.pause()
+        epoch, step = self.enter()
+        if self._own_order:
+            return SampleIterator(self, self._samples, None, self._seed)
         batches, seed = self._materialise()
+        if self._samples is not None:
+            return SampleIterator(self, self._samples, _listed(batches or []), seed)
         if self._given_order:
             self._start_ordered(epoch, step, batches or [])
             self._pin()
@@ -297,44 +325,44 @@ class DataLoader(NativeLoader):
         return batches, seed
 
     def _end(self) -> None:
-        self._at = (self._at[0] + 1, 0)
+        super()._end()
         self._random = None
-        self._meter.pause()
+
+    def join(self, samples: list[Any]) -> Any:
+        """A batch of a dataset's samples, where they are tasks of their own."""
+        if self.batch_sampler is None and not self._own_order:
+            return self.collate_fn(samples[0])  # type: ignore[misc]
+        if self.collate_fn is _torch_utils.collate.default_collate:
+            return self._collate(samples)
+        return self.collate_fn(samples)  # type: ignore[misc]
 
     # A manifest in the order of a sampler.
 
     def _sized_session(self) -> Session:
-        """A stream of this rank's own, whose batches are as its sampler makes them."""
-        config = dict(self._config)
-        config.update(
-            loader=f"{self._config['loader']}-{self.rank}",
-            rank=0,
-            world=1,
-            shuffle=False,
-            drop_last=False,
-            batch_size=self._largest,
-            micro_batch=self._largest,
+        """A stream whose batches are as a sampler makes them: of this rank's own, or all ranks' where they are balanced."""
+        config = dict(
+            self._config, shuffle=False, drop_last=False, batch_size=self._largest, micro_batch=self._units
         )
+        if not self._shared:
+            config.update(loader=f"{self._config['loader']}-{self.rank}", rank=0, world=1)
         return Session(config)
 
     def _start_ordered(self, epoch: int, step: int, batches: list[Any]) -> None:
-        if self.batch_sampler is None:
-            batches = [[int(i)] for i in batches]
-        lens = array("I", map(len, batches))
-        samples = array("I", (int(i) for batch in batches for i in batch))
-        mark = hash((lens.tobytes(), samples.tobytes()))
+        order = Ordered(_listed(batches), self._config["micro_batch"] if self._shared else None)
         # The daemon keeps what it was given for an epoch: other batches, or larger ones, need a new stream.
-        if max(lens, default=1) > self._largest or self._orders.get(epoch, mark) != mark:
-            self._largest = max(self._largest, max(lens, default=1))
+        larger = order.largest > self._largest or order.micro > self._units
+        if larger or self._orders.get(epoch, order.mark) != order.mark:
+            self._largest = max(self._largest, order.largest)
+            self._units = order.micro if order.micro < order.largest else self._largest
             self._session.close()
             self._session = self._sized_session()
             self._orders.clear()
-        self._orders[epoch] = mark
-        self._session.get().start_ordered(epoch, step, lens.tobytes(), samples.tobytes())
+        self._orders[epoch] = order.mark
+        self._session.get().start_ordered(epoch, step, *order.words)
 
     def steps(self) -> int:
         """Steps in an epoch, the same on every rank."""
-        return len(self._index_sampler) if self._given_order else super().steps()
+        return super().steps() if self._own_order else self._shares(len(self._index_sampler))
 
     def _limit(self) -> int | None:
         return None if self._given_order else super()._limit()
@@ -342,7 +370,7 @@ class DataLoader(NativeLoader):
     def wrap(self, raw: Any) -> Any:
         world = self.world
         vector = functools.partial(torch.tensor, dtype=torch.float64)
-        batch = Batch(raw, _from_dlpack, vector, self.manifest, world, world if self._given_order else 1)
+        batch = Batch(raw, _from_dlpack, vector, self.manifest, world, 1 if self._shared else world)
         if self.collate_fn is not None:
             return self.collate_fn(batch.samples())
         if self._given_order and self.batch_sampler is None:
@@ -398,7 +426,7 @@ class DataLoader(NativeLoader):
         """Where the loader stands, counted in batches given out."""
         epoch, step = self._resume or self._at
         state: dict[str, Any] = {"version": 1, "epoch": epoch, "step": step}
-        if self._native and not self._given_order:
+        if self._own_order:
             return super().state_dict()
         random = self._resume_random if self._resume is not None else self._random
         if random is not None and step > 0:
@@ -437,6 +465,11 @@ class DataLoader(NativeLoader):
         super().close()
         if self._pool is not None:
             self._pool.close()
+
+
+def _listed(batches: list[Any]) -> list[Any]:
+    """Batches as lists; a sampler of single samples makes batches of one."""
+    return [batch if isinstance(batch, (list, tuple)) else [int(batch)] for batch in batches]
 
 
 def _from_dlpack(tensor: Any) -> torch.Tensor:

@@ -290,7 +290,16 @@ impl Tensor {
         dict.set_item("version", 3)?;
         dict.set_item("shape", self.shape(py)?)?;
         dict.set_item("data", (self.view.address, false))?;
-        dict.set_item("typestr", if self.view.dtype == Dtype::U8 { "|u1" } else { "<f4" })?;
+        let code = match self.view.dtype {
+            Dtype::U8 => "|u1",
+            Dtype::F16 => "<f2",
+            Dtype::F32 => "<f4",
+            Dtype::Bf16 => {
+                let text = "NumPy has no bfloat16: use torch, or float16 or float32";
+                return Err(pyo3::exceptions::PyAttributeError::new_err(text));
+            }
+        };
+        dict.set_item("typestr", code)?;
         Ok(dict)
     }
 
@@ -301,7 +310,12 @@ impl Tensor {
 
     #[getter]
     fn dtype(&self) -> &'static str {
-        if self.view.dtype == Dtype::U8 { "uint8" } else { "float32" }
+        match self.view.dtype {
+            Dtype::U8 => "uint8",
+            Dtype::F16 => "float16",
+            Dtype::Bf16 => "bfloat16",
+            Dtype::F32 => "float32",
+        }
     }
 
     #[getter]

@@ -28,6 +28,8 @@ pub struct Config {
     micro_batch: u32,
     regroup: u32,
     policy: Option<Policy>,
+    split_ms: Option<u32>,
+    hedge: Option<bool>,
     workers: u32,
     max_batches: u32,
     pin: Option<bool>,
@@ -75,7 +77,7 @@ impl Config {
         if let Some(seconds) = self.timeout {
             options = options.timeout(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)));
         }
-        given!(options: rank, world, local_rank, policy, pin, slab_bytes, job, socket, spawn, daemon, program, node);
+        given!(options: rank, world, local_rank, policy, split_ms, hedge, pin, slab_bytes, job, socket, spawn, daemon, program, node);
         Ok(options)
     }
 

@@ -62,7 +62,9 @@ pub fn capsule(py: Python<'_>, owner: &Arc<Block>, view: &View) -> PyResult<Py<P
     let strides: Vec<i64> = view.strides().into_iter().map(|n| n as i64).collect();
     let (code, bits) = match view.dtype {
         Dtype::U8 => (1, 8),
+        Dtype::F16 => (2, 16),
         Dtype::F32 => (2, 32),
+        Dtype::Bf16 => (4, 16),
     };
     let dl_tensor = DLTensor {
         data: view.address as *mut c_void,

@@ -29,7 +29,7 @@ mod _native {
     #[pymodule_export]
     use super::manifest::Manifest;
     #[pymodule_export]
-    use super::worker::{Task, Worker, write_stub};
+    use super::worker::{Task, Worker, write_rows};
 
     use pyo3::prelude::*;
 

@@ -65,6 +65,12 @@ impl Loader {
     }
 }
 
+/// An order, from arrays of 32-bit numbers of this machine.
+fn made(lens: &[u8], samples: &[u8]) -> PyResult<Order> {
+    let words = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|w| u32::from_ne_bytes(*w)).collect();
+    Order::new(words(lens), words(samples)).map_err(|e| PyValueError::new_err(e.to_string()))
+}
+
 /// Says what waits to be said, and answers whether a signal's handler raised.
 fn glance(raised: &mut Option<PyErr>) -> bool {
     Python::attach(|py| {
@@ -100,14 +106,30 @@ impl Loader {
     /// Begins an iteration whose micro-batches a sampler has made: the length of each, and the samples of all, as
     /// arrays of 32-bit numbers of this machine.
     fn start_ordered(&self, py: Python<'_>, epoch: u32, step: u32, lens: &[u8], samples: &[u8]) -> PyResult<()> {
-        let words = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|w| u32::from_ne_bytes(*w)).collect();
-        let order = Order::new(words(lens), words(samples)).map_err(|e| PyValueError::new_err(e.to_string()))?;
+        let order = made(lens, samples)?;
         self.with(py, |loader| loader.start_ordered(epoch, step, &order).map(|_| ()).map_err(errors::loader))
     }
 
     /// Begins an iteration that workers of the user's own program make by `brief`.
     fn start_briefed(&self, py: Python<'_>, epoch: u32, step: u32, steps: u32, brief: &[u8]) -> PyResult<()> {
         self.with(py, |loader| loader.start_briefed(epoch, step, steps, brief).map(|_| ()).map_err(errors::loader))
+    }
+
+    /// As `start_briefed`, where each task is a sample: those of an order as `start_ordered` takes it, or without one the
+    /// stream's own.
+    #[pyo3(signature = (epoch, step, brief, order=None))]
+    fn start_samples(
+        &self,
+        py: Python<'_>,
+        epoch: u32,
+        step: u32,
+        brief: &[u8],
+        order: Option<(Vec<u8>, Vec<u8>)>,
+    ) -> PyResult<()> {
+        let order = order.map(|(lens, samples)| made(&lens, &samples)).transpose()?;
+        self.with(py, |loader| {
+            loader.start_samples(epoch, step, order.as_ref(), brief).map(|_| ()).map_err(errors::loader)
+        })
     }
 
     /// The next batch; `None` at the end of the epoch. `limit` is the most samples that it is to have.

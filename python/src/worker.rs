@@ -97,6 +97,19 @@ impl Task {
         self.inner.step
     }
 
+    /// Row of the manifest: of a dataset whose samples are tasks, its index.
+    #[getter]
+    fn sample(&self) -> u64 {
+        self.inner.sample
+    }
+
+    /// The pages that it is about: the first, and how many.
+    #[getter]
+    fn span(&self) -> (u16, u16) {
+        let span = self.inner.span();
+        (span.first, span.frames)
+    }
+
     #[getter]
     fn len(&self) -> usize {
         self.inner.len
@@ -111,16 +124,36 @@ impl Task {
     }
 }
 
-/// Writes the manifest of a stream that a program of the user's own fills: one row without contents.
+/// A row of a dataset: frames that are decoded, width, height, bytes, pieces that can be decoded apart, what the sample
+/// costs its rank, codec.
+type Row = (u32, u16, u16, u64, u32, u32, String);
+
+/// Writes the manifest of a stream that a program of the user's own fills: what is known of each sample beforehand.
 #[pyfunction]
-pub fn write_stub(path: PathBuf) -> PyResult<()> {
+pub fn write_rows(path: PathBuf, rows: Vec<Row>) -> PyResult<()> {
     use helix_shm::manifest::{Record, Writer};
     let file = std::fs::File::create(path)?;
     let failed = |e: helix_shm::manifest::WriteError| PyRuntimeError::new_err(e.to_string());
     let mut writer = Writer::new(file, "{}").map_err(failed)?;
-    let path = "batches of a Python dataset".to_owned();
-    let row = Record { path, frames: 1, coded_width: 1, coded_height: 1, ..Record::default() };
-    writer.push(&row.descriptor(0)).map_err(failed)?;
+    for (i, (frames, width, height, bytes, pieces, cost, codec)) in rows.into_iter().enumerate() {
+        let row = Record {
+            path: format!("sample {i} of a Python dataset"),
+            file_len: bytes,
+            len: bytes,
+            codec,
+            frames: frames.max(1),
+            coded_width: width.max(1),
+            coded_height: height.max(1),
+            // It is their number that counts.
+            key_frames: (0..pieces).collect(),
+            key_offsets: vec![0; pieces as usize],
+            // Milliseconds, which a formula of the user's own counts as tokens.
+            time_base: (1, 1000),
+            duration: cost.into(),
+            ..Record::default()
+        };
+        writer.push(&row.descriptor(0)).map_err(failed)?;
+    }
     writer.finish().map_err(failed)?;
     Ok(())
 }

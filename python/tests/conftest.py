@@ -9,7 +9,7 @@ from pathlib import Path
 
 import helix_shm as hx
 import pytest
-from helix_shm import _bin, _loader
+from helix_shm import _bin, _loader, _session
 
 CLIPS = Path(__file__).resolve().parents[2] / "tests" / "data" / "hard"
 #: Whole clips of several containers and codecs.
@@ -64,5 +64,5 @@ def alone(monkeypatch, tmp_path_factory):
     yield folder
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
-    _loader._close_all()
+    _session._close_all()
     subprocess.run(["rm", "-rf", folder], check=True)

@@ -16,12 +16,14 @@ use super::error::{ConnectError, LoaderError};
 use super::ledger::{Held, Outlet};
 use super::loader::memory;
 use super::options::State;
+use super::quarantine;
 use super::session::{self, JoinError, Packet, Session, generation_ended};
 use super::shared::{Core, Link, Setup, Shared};
 use super::table::{Table, Violation};
 use crate::crash;
 use crate::proto::VERSION;
-use crate::proto::session::{FromRank, Join, ToRank};
+use crate::proto::options::OnError;
+use crate::proto::session::{BadSample, FromRank, Join, ToRank};
 use crate::ring::bell::RELOOK;
 
 /// How long a daemon may take to say Bye: workers end the samples that they have in hand.
@@ -280,6 +282,7 @@ impl Collector {
                     bad.stage,
                     bad.reason
                 );
+                self.quarantine(&bad);
                 self.shared.lock().note_bad(bad);
                 Ok(())
             }
@@ -289,6 +292,23 @@ impl Collector {
             }
             ToRank::Failed { reason, rank, sample } => Err(End::Error(self.failed(reason, rank, sample))),
             other @ (ToRank::Opened(_) | ToRank::Bye) => Err(daemon_said(format!("{other:?} out of turn"))),
+        }
+    }
+
+    /// Writes a bad sample down where the user looks for it. What cannot be written is said, and stops nothing.
+    fn quarantine(&self, bad: &BadSample) {
+        let Setup { options, job, .. } = &self.shared.setup;
+        let path = options.quarantine.clone().or_else(|| quarantine::usual(|name| std::env::var(name).ok()));
+        // Where the loader raises every rank hears of the sample.
+        let Some(path) = path.filter(|_| options.stream.on_error != OnError::Raise || options.rank == 0) else {
+            return;
+        };
+        match quarantine::add(&path, job, &options.manifest, bad) {
+            Ok(()) if self.shared.lock().bad_count == 0 => {
+                tracing::info!("bad samples are listed in {}", path.display());
+            }
+            Ok(()) => {}
+            Err(e) => tracing::warn!("bad sample {} was not added to {}: {e}", bad.sample, path.display()),
         }
     }
 

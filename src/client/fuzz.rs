@@ -86,6 +86,7 @@ pub fn table(bytes: &[u8]) {
         frames: SHAPE[0],
         in_parts: true,
         may_skip: flags & 1 == 1,
+        may_replace: flags & 4 == 4,
         shape: Arc::new(|_| SHAPE),
     };
     let mut table = Table::new(rules, Arc::clone(&ledger), 0);

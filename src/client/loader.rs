@@ -177,6 +177,24 @@ impl Loader {
         self.begin(State { epoch, step }, Some((Given::Brief { steps }, file)))
     }
 
+    /// As [`start_briefed`](Self::start_briefed), where each task of the program is a sample of the manifest: those of
+    /// `order`, or without one the stream's own.
+    pub fn start_samples(
+        &mut self,
+        epoch: u32,
+        step: u32,
+        order: Option<&Order>,
+        brief: &[u8],
+    ) -> Result<&mut Self, LoaderError> {
+        let mut bytes = brief.to_vec();
+        if let Some(order) = order {
+            order.write(&mut bytes).map_err(|e| system("pass on the sampler's order", &e))?;
+        }
+        let order = (bytes.len() - brief.len()) as u64;
+        let file = memory("helix-brief", &bytes).map_err(|e| system("pass on what the workers need", &e))?;
+        self.begin(State { epoch, step }, Some((Given::Samples { order }, file)))
+    }
+
     fn begin(&mut self, at: State, given: Option<(Given, OwnedFd)>) -> Result<&mut Self, LoaderError> {
         self.must_be_owner()?;
         self.shared.start(at, given)?;

@@ -21,6 +21,7 @@ mod loader;
 #[cfg(test)]
 mod loss_tests;
 mod options;
+mod quarantine;
 mod session;
 mod shared;
 mod status;

@@ -45,6 +45,7 @@ pub struct Options {
     pub(super) node: Option<u32>,
     pub(super) timeout: Option<Duration>,
     pub(super) device: Arc<dyn Device>,
+    pub(super) quarantine: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -83,6 +84,7 @@ impl Default for Options {
             node: None,
             timeout: None,
             device: Arc::new(HostDevice::new()),
+            quarantine: None,
         }
     }
 }
@@ -104,6 +106,8 @@ impl Options {
     /// | `HELIX_SHM_JOB` | name of the job |
     /// | `HELIX_SHM_SLAB` | bytes of this rank's slab, e.g. `4G` |
     /// | `HELIX_SHM_WORKERS` | worker processes of the job |
+    /// | `HELIX_SHM_QUARANTINE` | the list of bad samples, or `off` for none |
+    /// | `HELIX_SHM_SANDBOX` | `off`: workers close no sandbox around themselves |
     /// | `HELIX_SHM_RECORD` | folder, by its whole path, in which the daemon that is started keeps a record of the job |
     pub fn from_env() -> Result<Self, ConnectError> {
         Self::from_vars(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()))
@@ -130,6 +134,16 @@ impl Options {
         options.manifest = var("HELIX_SHM_MANIFEST").map(PathBuf::from).unwrap_or_default();
         options.socket = var("HELIX_SHM_SOCKET").filter(|s| !s.is_empty()).map(PathBuf::from);
         options.job = var("HELIX_SHM_JOB").filter(|s| !s.is_empty());
+        if let Some(found) = var("HELIX_SHM_SANDBOX").filter(|s| !s.is_empty()) {
+            options.run.sandbox = match found.as_str() {
+                "on" => true,
+                "off" => false,
+                _ => {
+                    let wanted = "`on` or `off`";
+                    return Err(ConnectError::Environment { name: "HELIX_SHM_SANDBOX", found, wanted });
+                }
+            };
+        }
         if let Some(found) = var("HELIX_SHM_SLAB") {
             let wanted = "a number of bytes such as 4G, 512M or 1073741824";
             let Some(bytes) = bytes(&found) else {
@@ -189,6 +203,14 @@ impl Options {
         hedge: bool => run.hedge = hedge;
         /// Whether the number of workers used is found out by trying, with `workers` as the most; no by default.
         scale: bool => run.scale = scale;
+        /// Whether workers close a sandbox around themselves before they touch media; yes by default.
+        sandbox: bool => run.sandbox = sandbox;
+        /// Most private memory of a worker, bytes; 0 = 4 GiB.
+        worker_memory: u64 => run.worker_memory = worker_memory;
+        /// Milliseconds after which a worker that is still at a sample is ended; 0 = a minute, and 50 ms a frame.
+        sample_ms: u64 => run.sample_ms = sample_ms;
+        /// Of the samples tried, the part that may be bad where the loader goes on without them; more ends the run.
+        max_bad_ratio: f32 => run.max_bad_ratio = max_bad_ratio;
         /// Bytes of this rank's slab: the budget of all that it holds or has under way. By default room for eight
         /// of the largest batches, or for as many as fit into memory.
         slab_bytes: u64 => slab_bytes = Some(slab_bytes);
@@ -213,6 +235,9 @@ impl Options {
         epoch: u32 => state = State { epoch, step: 0 };
         /// How long `next()` may wait for a batch; for ever by default.
         timeout: Duration => timeout = Some(timeout);
+        /// The list to which each bad sample is added as a line of JSON; by default `HELIX_SHM_QUARANTINE`, or
+        /// `helix-shm/quarantine.jsonl` in the user's state (`~/.local/state`).
+        quarantine: impl Into<PathBuf> => quarantine = Some(quarantine.into());
         /// Where batches will be uploaded to; the slab is registered with it. By default the host.
         device: Arc<dyn Device> => device = device;
     }
@@ -243,6 +268,7 @@ impl Options {
     /// Refuses what cannot be served.
     pub(super) fn check(&self) -> Result<(), ConnectError> {
         self.stream.check()?;
+        self.run.check()?;
         let bad = |option, found: String, wanted| Err(BadOption { option, found, wanted }.into());
         if self.rank >= self.stream.world {
             return bad(

@@ -54,6 +54,7 @@ impl Setup {
             in_parts: stream.transform.has_parts(),
             rebalance: stream.rebalance != Rebalance::Off,
             may_skip: stream.on_error == crate::proto::options::OnError::Skip,
+            may_replace: stream.on_error == crate::proto::options::OnError::Substitute,
             shape: Arc::new(move |row| fixed.unwrap_or_else(|| transform.shape(&manifest.facts(row)))),
         }
     }

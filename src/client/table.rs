@@ -74,6 +74,8 @@ pub(crate) struct Rules {
     pub(crate) may_skip: bool,
     /// Whether batches wait for the plan of their step.
     pub(crate) rebalance: bool,
+    /// Whether others may take their places.
+    pub(crate) may_replace: bool,
     /// The shape that the transform makes of a row below `rows`.
     pub(crate) shape: Arc<dyn Fn(u64) -> [u16; 4] + Send + Sync>,
 }
@@ -138,6 +140,8 @@ struct Pending {
     parts: BTreeMap<u16, Vec<Piece>>,
     /// Second places, by their grants.
     spares: BTreeMap<u32, Spare>,
+    /// By slot, samples that were bad, of which parts may still be told.
+    formers: Vec<(u16, u64)>,
 }
 
 /// A part of a sample, and where it is.
@@ -276,6 +280,7 @@ impl Table {
                 self.hearing = Some(Hearing::new(Plan::parse(words)?, &self.rules)?);
                 self.balance()
             }
+            kind::OTHER => self.other(Entry::parse(words)?),
             kind => Err(BadMessage::Kind(kind).into()),
         }
     }
@@ -339,9 +344,9 @@ impl Table {
                 spares,
                 handover,
             };
-            let (parts, spares) = (BTreeMap::new(), BTreeMap::new());
+            let (parts, spares, formers) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
             let planned = !self.rules.rebalance;
-            Some(Pending { batch, waiting: usize::from(b.head.slot), planned, parts, spares })
+            Some(Pending { batch, waiting: usize::from(b.head.slot), planned, parts, spares, formers })
         };
         self.filling = Some(Filling { announced: b, seen: 0, end: b.offset, bin: 0, pending });
         Ok(())
@@ -349,6 +354,7 @@ impl Table {
 
     fn entry(&mut self, e: Entry) -> Result<(), Violation> {
         const ME: &str = "Entry";
+        expect(ME, "kind", e.head.kind == kind::ENTRY, e.head.kind, kind::ENTRY)?;
         self.session(ME, e.head.session)?;
         let Some(filling) = &mut self.filling else {
             return Err(BadMessage::Kind(kind::ENTRY).into());
@@ -486,13 +492,23 @@ impl Table {
             expect(me, "grant", announced, r.grant, format!("at most {highest}"))?;
             return Ok(None);
         };
-        let Pending { batch, waiting, parts, spares, .. } = pending;
+        let Pending { batch, waiting, parts, spares, formers, .. } = pending;
         let spare = spares.get(&r.grant).copied();
         expect(me, "step", r.step == batch.step, r.step, batch.step)?;
         let samples = batch.slots.len();
         let Some(slot) = batch.slots.get_mut(usize::from(r.head.slot)) else {
             return expect(me, "slot", false, r.head.slot, format!("below {samples}")).map(|()| None);
         };
+        if r.sample != slot.sample && self.rules.may_replace {
+            // Of one that was bad, or of the next, whose turn has not been told yet: the daemon's lane was full.
+            let former = formers.contains(&(r.head.slot, r.sample));
+            if !former {
+                let fits = slot.state == SlotState::Waiting && r.sample < self.rules.rows;
+                expect(me, "sample", fits && self.early.len() < MAX_EARLY, r.sample, slot.sample)?;
+                self.early.push(*r);
+            }
+            return Ok(None);
+        }
         expect(me, "sample", r.sample == slot.sample, r.sample, slot.sample)?;
         Ok(Some(Entered { slot, waiting, parts, spare, scattered: &mut batch.scattered }))
     }
@@ -543,6 +559,32 @@ impl Table {
         slot.state = SlotState::Ready { written: bytes, shape };
         *waiting -= 1;
         Ok(())
+    }
+
+    /// Another sample takes the place of one that was bad.
+    fn other(&mut self, e: Entry) -> Result<(), Violation> {
+        const ME: &str = "Other";
+        let (rows, shape_of) = (self.rules.rows, Arc::clone(&self.rules.shape));
+        self.session(ME, e.head.session)?;
+        expect(ME, "kind", self.rules.may_replace, "another sample", "none, by the loader's options")?;
+        expect(ME, "sample", e.sample < rows, e.sample, format!("below {rows}"))?;
+        let (announced, highest) = (self.is_announced(e.grant), self.highest);
+        let Some(pending) = self.pending.get_mut(&e.grant) else {
+            return expect(ME, "grant", announced, e.grant, format!("at most {highest}"));
+        };
+        let samples = pending.batch.slots.len();
+        let Some(slot) = pending.batch.slots.get_mut(usize::from(e.head.slot)) else {
+            return expect(ME, "slot", false, e.head.slot, format!("below {samples}"));
+        };
+        expect(ME, "sample", slot.state == SlotState::Waiting, "of a place that has one", "of one that waits")?;
+        let place = (slot.offset, slot.len);
+        expect(ME, "region", (e.offset, e.len) == place, format!("{}+{}", e.offset, e.len), format!("{place:?}"))?;
+        let (shape, wanted) = (shape_of(e.sample), shape_of(slot.sample));
+        expect(ME, "shape", shape == wanted, format!("{shape:?}"), format!("{wanted:?}"))?;
+        pending.formers.push((e.head.slot, slot.sample));
+        pending.parts.remove(&e.head.slot);
+        slot.sample = e.sample;
+        self.hear_early(self.highest)
     }
 
     fn skip(&mut self, r: Ready) -> Result<(), Violation> {

@@ -35,6 +35,7 @@ fn bench(may_skip: bool) -> Bench {
         frames: SHAPE[0],
         in_parts: true,
         may_skip,
+        may_replace: false,
         shape: Arc::new(|_| SHAPE),
     };
     let mut table = Table::new(rules, ledger, 0);
@@ -569,4 +570,60 @@ fn two_plans_of_one_step_are_told_apart() {
     bench.table.ledger.learn(b.epoch, b.step, Dealt::default().into()).unwrap();
     let heard = plan(&b, |_, _| ()).iter().try_for_each(|words| bench.table.hear_daemon(words));
     assert!(matches!(heard, Err(Violation::Plan(d)) if (d.epoch, d.step) == (b.epoch, b.step)));
+}
+
+/// As `bench`, of a loader in which others take the places of bad samples.
+fn replacing() -> Bench {
+    let mut bench = bench(false);
+    bench.table.rules.may_replace = true;
+    bench
+}
+
+fn other(b: &Batch, slot: u16, sample: u64) -> Entry {
+    Entry { head: head_of(kind::OTHER, slot), sample, ..entry(b, slot) }
+}
+
+#[test]
+fn another_sample_takes_a_place_whichever_word_comes_first() {
+    let mut bench = replacing();
+    let b = batch(1, 0);
+    bench.grant(&b);
+    let of = |sample, r: Ready| Ready { sample, ..r };
+    // A part of the bad one, then the next one's word before the daemon's, then a late part of the bad one.
+    bench.table.hear_worker(&half(&b, 1, 0).words()).unwrap();
+    bench.table.hear_worker(&of(77, ready(&b, 1)).words()).unwrap();
+    assert_eq!(bench.table.missing(), Some((0, vec![10, 11, 12])));
+    bench.table.hear_daemon(&other(&b, 1, 77).words()).unwrap();
+    assert_eq!(bench.table.missing(), Some((0, vec![10, 12])));
+    bench.table.hear_worker(&half(&b, 1, 1).words()).unwrap();
+    // A substitute that is bad too.
+    bench.table.hear_daemon(&other(&b, 0, 78).words()).unwrap();
+    bench.table.hear_worker(&half(&b, 0, 0).words()).unwrap();
+    bench.table.hear_daemon(&other(&b, 0, 79).words()).unwrap();
+    bench.table.hear_worker(&of(78, half(&b, 0, 1)).words()).unwrap();
+    bench.table.hear_worker(&of(79, half(&b, 0, 0)).words()).unwrap();
+    bench.table.hear_worker(&of(79, half(&b, 0, 1)).words()).unwrap();
+    bench.table.hear_worker(&ready(&b, 2).words()).unwrap();
+    let done = bench.table.pop().unwrap();
+    assert_eq!(done.slots.iter().map(|s| s.sample).collect::<Vec<_>>(), [79, 77, 12]);
+    // Late words of a batch that is complete.
+    bench.table.hear_worker(&half(&b, 0, 1).words()).unwrap();
+}
+
+#[test]
+fn words_of_other_samples_that_cannot_be_true() {
+    let mut bench = replacing();
+    let b = batch(1, 0);
+    bench.grant(&b);
+    bench.refuses("region", Entry { offset: b.offset, ..other(&b, 1, 77) }.words());
+    bench.refuses("sample", other(&b, 1, 1000).words());
+    bench.refuses("slot", other(&b, 3, 77).words());
+    bench.refuses("grant", Entry { grant: 2, ..other(&b, 1, 77) }.words());
+    bench.table.hear_worker(&ready(&b, 1).words()).unwrap();
+    bench.refuses("sample", other(&b, 1, 77).words());
+    assert!(bench.table.hear_worker(&Ready { sample: 77, ..ready(&b, 1) }.words()).is_err(), "one that is there");
+    let mut raising = self::bench(false);
+    raising.grant(&b);
+    raising.refuses("kind", other(&b, 1, 77).words());
+    assert!(raising.table.hear_worker(&Ready { sample: 77, ..ready(&b, 1) }.words()).is_err());
 }

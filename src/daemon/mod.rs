@@ -9,6 +9,8 @@
 pub mod config;
 mod conn;
 pub mod cores;
+#[doc(hidden)]
+pub mod fuzz;
 mod histogram;
 mod job;
 mod page;

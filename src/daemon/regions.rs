@@ -15,6 +15,9 @@ const BLOCK_ALIGN: u64 = 4096;
 /// Regions of differing sizes start on a cache line, so that two writers never share one.
 const REGION_ALIGN: u64 = 64;
 
+/// No rank honestly holds a grant of a higher number: numbers go up by one a batch, and must not run out.
+const MOST_HELD: u32 = u32::MAX / 2;
+
 /// Why an arrow was refused: the message that asked for it is wrong, or late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -150,6 +153,8 @@ pub struct Region {
     pub faults: u8,
     /// Workers that were killed from outside while they had it, weighted by whether they were at it.
     pub kills: u8,
+    /// The sample that was planned for this place, and how many others were tried in its stead.
+    pub planned: (u64, u32),
 }
 
 impl Region {
@@ -268,7 +273,7 @@ impl Regions {
         let wrong = Refused::State { grant, slot: 0, wanted: "a free span of the slab" };
         let end = offset.checked_add(len).ok_or(wrong)?;
         let (&start, &span) = self.free.range(..=offset).next_back().ok_or(wrong)?;
-        if len == 0 || end > start + span || grant == u32::MAX || self.blocks.contains_key(&grant) {
+        if len == 0 || end > start + span || grant > MOST_HELD || self.blocks.contains_key(&grant) {
             return Err(wrong);
         }
         self.free.remove(&start);
@@ -286,7 +291,7 @@ impl Regions {
             readers: 0,
         };
         self.blocks.insert(grant, block);
-        self.next_grant = self.next_grant.max(grant.saturating_add(1));
+        self.next_grant = self.next_grant.max(grant + 1);
         Ok(())
     }
 
@@ -307,6 +312,7 @@ impl Regions {
             told: false,
             faults: 0,
             kills: 0,
+            planned: (place.sample, 0),
         };
         let regions = layout(places).zip(places).map(region).collect();
         self.take(len, regions, (iter, epoch, step)).map(|(grant, _)| grant)
@@ -315,12 +321,13 @@ impl Regions {
     /// Takes the lowest span that fits for a block, whose regions lie relative to its start.
     fn take(&mut self, len: u64, mut regions: Vec<Region>, of: (u32, u32, u32)) -> Option<(u32, u64)> {
         let len = len.next_multiple_of(BLOCK_ALIGN);
+        let grant = self.next_grant;
+        let next = grant.checked_add(1)?;
         let (&offset, &span) = self.free.iter().find(|&(_, &span)| span >= len)?;
+        self.next_grant = next;
         self.free.remove(&offset);
         self.insert_free(offset + len, span - len);
         regions.iter_mut().for_each(|region| region.offset += offset);
-        let grant = self.next_grant;
-        self.next_grant += 1;
         let (iter, epoch, step) = of;
         self.blocks.insert(
             grant,
@@ -367,7 +374,7 @@ impl Regions {
                 part.begin()
             }
             None => {
-                let apart = region.parts.iter().all(|part| part.at + part.len <= at || end <= part.at);
+                let apart = region.parts.iter().all(|p| p.span != span && (p.at + p.len <= at || end <= p.at));
                 if len == 0 || end > region.place.bytes || !apart {
                     return Err(Refused::Part { grant, slot, first: span.first, frames: span.frames });
                 }
@@ -523,6 +530,27 @@ impl Regions {
         // Who writes to a spare place disturbs nobody: it stays apart as long as the batch is held.
         region.told = region.parts.iter().all(|part| part.writer.is_none());
         region.told
+    }
+
+    /// Whether a skipped sample's place can have another sample: once, when nobody writes for the old one any more.
+    pub fn can_be_replaced(&self, grant: u32, slot: u16) -> bool {
+        let wanted = self.blocks.get(&grant).is_some_and(|block| !block.released);
+        let region = self.region(grant, slot).ok().filter(|region| wanted && region.skipped && !region.told);
+        region.is_some_and(|region| !region.parts.iter().any(Part::is_being_written))
+    }
+
+    /// skipped → granted, for another sample of the same size: the `nth` that was tried.
+    pub fn replace(&mut self, grant: u32, slot: u16, sample: u64, nth: u32) -> Result<&Region, Refused> {
+        if !self.can_be_replaced(grant, slot) {
+            return Err(Refused::State { grant, slot, wanted: "a skipped sample that nobody is at" });
+        }
+        let block = self.blocks.get_mut(&grant).ok_or(Refused::Grant(grant))?;
+        let region = block.regions.get_mut(usize::from(slot)).ok_or(Refused::Slot(grant, slot))?;
+        region.place.sample = sample;
+        region.planned.1 = nth;
+        region.parts.clear();
+        (region.skipped, region.faults, region.kills) = (false, 0, 0);
+        Ok(region)
     }
 
     /// The rank has let the block go. It is free at once, or when its last writer has ended; see [`Regions::reap`].

@@ -37,6 +37,28 @@ pub struct Shared<'a> {
     pub program: &'a [String],
     /// In which form to log.
     pub log: &'a str,
+    /// What bounds it.
+    pub bounds: Bounds,
+}
+
+/// What bounds a worker.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Whether it closes a sandbox around itself.
+    pub sandbox: bool,
+    /// Most private memory, bytes.
+    pub memory: u64,
+}
+
+/// A worker at a ticket, as a look at it found.
+#[derive(Debug, Clone, Copy)]
+pub struct SeenAt {
+    /// The ticket.
+    pub ticket: u64,
+    /// When it was first seen at it.
+    pub since: Instant,
+    /// The CPU time that its process had used by then.
+    pub cpu: Duration,
 }
 
 /// A worker process and what the daemon knows of it.
@@ -60,6 +82,14 @@ pub struct Worker {
     pid: u32,
     /// Until it is reaped.
     child: Option<Child>,
+    /// What bounds it.
+    pub bounds: Bounds,
+    /// The ticket that it was at when it was looked at last.
+    pub noticed: Option<u64>,
+    /// The ticket that it was seen at, and since when.
+    pub seen_at: Option<SeenAt>,
+    /// Why it was ended over the ticket in its hands: the ticket, stage and reason.
+    pub sentence: Option<(u64, &'static str, String)>,
     token: String,
     segment: Arc<Segment>,
     tickets: Producer,
@@ -114,6 +144,10 @@ impl Worker {
             core,
             pid: child.id(),
             child: Some(child),
+            bounds: shared.bounds,
+            noticed: None,
+            seen_at: None,
+            sentence: None,
             token,
             segment,
             tickets,
@@ -141,6 +175,8 @@ impl Worker {
             link_capacity: LINK_CAPACITY,
             bell: bell_of(self.slot) as u16,
             cores: self.core.into_iter().collect(),
+            sandbox: self.bounds.sandbox,
+            memory: self.bounds.memory,
         };
         let fds = [segment_fd(&self.segment)?, segment_fd(hints)?, self.bell.fd(), daemon_bell.fd()];
         conn.send(&packet, &fds)?;

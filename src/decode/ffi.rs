@@ -25,6 +25,10 @@ impl AvError {
         self.0 == ffi::AVERROR_EOF
     }
 
+    pub(super) fn is_memory(self) -> bool {
+        self.0 == ffi::AVERROR(libc::ENOMEM)
+    }
+
     pub(super) fn is_again(self) -> bool {
         self.0 == ffi::AVERROR(libc::EAGAIN)
     }
@@ -371,7 +375,52 @@ pub(super) fn pixel_format(number: c_int) -> Option<ffi::AVPixelFormat> {
     range.contains(&number).then(|| unsafe { std::mem::transmute::<c_int, ffi::AVPixelFormat>(number) })
 }
 
+/// Where a pixel's bytes are in each plane of a format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Grid {
+    /// Pixels from one colour sample to the next, as powers of two.
+    pub(super) shift_x: u32,
+    pub(super) shift_y: u32,
+    /// For each plane: bytes from one sample to the next, and the shifts that hold there. No bytes for a palette.
+    planes: [(usize, u32, u32); 4],
+    /// Whether a frame of it may be entered elsewhere than at its corner: not where a pixel has fewer than 8 bits.
+    pub(super) can_be_cut: bool,
+}
+
+impl Grid {
+    /// Bytes from a plane's start to pixel (x, y), which lies on the grid.
+    pub(super) fn offset(&self, plane: usize, x: usize, y: usize, linesize: c_int) -> isize {
+        let (step, shift_x, shift_y) = self.planes[plane];
+        if step == 0 {
+            return 0;
+        }
+        (y >> shift_y) as isize * linesize as isize + ((x >> shift_x) * step) as isize
+    }
+}
+
 impl FrameFormat {
+    /// How its pixels lie in memory.
+    pub(super) fn grid(&self) -> Option<Grid> {
+        // SAFETY: descriptors are static.
+        let descriptor = unsafe { ffi::av_pix_fmt_desc_get(pixel_format(self.pixels)?).as_ref()? };
+        let is = |flag: c_int| descriptor.flags & flag as u64 != 0;
+        let (shift_x, shift_y) = (u32::from(descriptor.log2_chroma_w), u32::from(descriptor.log2_chroma_h));
+        let mut planes = [(0, 0, 0); 4];
+        let components = descriptor.comp.iter().take(usize::from(descriptor.nb_components));
+        for (i, component) in components.enumerate() {
+            let step = usize::try_from(component.step).ok()?;
+            let plane = planes.get_mut(usize::try_from(component.plane).ok()?)?;
+            // Where components share a plane the one that comes most rarely has the widest step.
+            if step > plane.0 {
+                let is_colour = i == 1 || i == 2;
+                let rows = component.plane == 1 || component.plane == 2;
+                *plane = (step, if is_colour { shift_x } else { 0 }, if rows { shift_y } else { 0 });
+            }
+        }
+        let can_be_cut = !is(ffi::AV_PIX_FMT_FLAG_BITSTREAM) && !is(ffi::AV_PIX_FMT_FLAG_HWACCEL);
+        Some(Grid { shift_x, shift_y, planes, can_be_cut })
+    }
+
     /// The family of its pixel format, and FFmpeg's name for it.
     pub(super) fn family(&self) -> Option<(Family, String)> {
         let pixels = pixel_format(self.pixels)?;

@@ -1,12 +1,14 @@
 //! The worker's work: from a descriptor to numbers in the batch's place.
 //!
-//! A sample passes through the files in this order: [`sampling`] says which frames, [`plan`] which bytes, [`read`]
+//! A sample passes through the files in this order: [`sampling`](crate::proto::sampling) says which frames, [`plan`] which bytes, [`read`]
 //! fetches them while the sample before is decoded, [`video`] decodes and resizes only the frames asked for, and
-//! [`pixels`] writes them once. [`key`] is the only source of randomness. Unsafe code lives in `ffi`, `sws`, `avio`
-//! and `read::uring` alone. The room knows the manifest's descriptor and the transform; it must not know ranks, slabs,
-//! tickets or time.
+//! [`pixels`] writes them once. [`key`] is the only source of randomness. All that happens in a [`sandbox`].
+//! Unsafe code lives in `ffi`, `sws`, `avio` and `read::uring` alone. The room knows the manifest's descriptor and the
+//! transform; it must not know ranks, slabs, tickets or time.
 
 mod avio;
+pub mod colour;
+mod crop;
 mod damage;
 pub mod emulated;
 mod ffi;
@@ -14,8 +16,12 @@ mod input;
 pub mod pixels;
 pub mod plan;
 pub mod read;
+#[cfg(test)]
+mod reference;
+pub mod sandbox;
 mod scale;
 mod sws;
+mod target;
 #[cfg(test)]
 mod testing;
 pub mod video;
@@ -24,7 +30,6 @@ pub mod worker;
 use std::fmt;
 
 pub use crate::proto::key::{self, SampleKey};
-pub use crate::proto::sampling;
 pub use input::{Input, MAX_PREFETCH};
 pub use read::{Mode, ReadId, Reader, Source};
 pub use video::VideoDecoder;
@@ -89,6 +94,8 @@ pub enum Stage {
     Decode,
     /// Its pixels could not be converted or do not fit.
     Transform,
+    /// It asks for more memory than a worker may have.
+    Memory,
 }
 
 impl Stage {
@@ -100,6 +107,7 @@ impl Stage {
             Stage::Demux => "demux",
             Stage::Decode => "decode",
             Stage::Transform => "transform",
+            Stage::Memory => "memory",
         }
     }
 }

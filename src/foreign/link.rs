@@ -30,6 +30,17 @@ const KEPT_BRIEFS: usize = 3;
 /// Entries that a hints segment has; its size is checked when it is mapped.
 const HINTS: usize = 1 + MAX_WORKERS as usize + MAX_SESSIONS as usize;
 
+/// What the daemon bounds a worker by; a program of the user's own goes where it likes.
+#[cfg_attr(not(feature = "decode"), allow(dead_code, reason = "for the built-in worker"))]
+pub(crate) struct Bounds {
+    /// Where it is to run.
+    pub(crate) cores: Vec<u32>,
+    /// Whether in a sandbox.
+    pub(crate) sandbox: bool,
+    /// Private memory, bytes.
+    pub(crate) memory: u64,
+}
+
 /// A rank's slab and lane.
 pub(crate) struct Attached {
     pub(crate) manifest: Manifest,
@@ -102,7 +113,7 @@ impl Daemon {
         socket_path: &Path,
         job: &str,
         slot: u16,
-    ) -> Result<(Daemon, Sleeper, Vec<u32>), WorkerError> {
+    ) -> Result<(Daemon, Sleeper, Bounds), WorkerError> {
         let failed = |why: String| WorkerError::Daemon { path: socket_path.display().to_string(), why };
         let token = std::env::var("HELIX_SHM_TOKEN").map_err(|_| failed("HELIX_SHM_TOKEN is not set".into()))?;
         let sock = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None);
@@ -114,7 +125,7 @@ impl Daemon {
         let mut buf = Vec::new();
         let (len, fds) = recv_packet(sock.as_fd(), &mut buf, MAX_PACKET, MAX_FDS)?
             .ok_or_else(|| failed("it turned this process away".into()))?;
-        let ToWorker::Welcome { version, link_capacity, bell, cores } = parse(&buf[..len])? else {
+        let ToWorker::Welcome { version, link_capacity, bell, cores, sandbox, memory } = parse(&buf[..len])? else {
             return Err(WorkerError::Protocol("no welcome".into()));
         };
         if version != proto::VERSION {
@@ -141,7 +152,7 @@ impl Daemon {
             buf,
             early: Default::default(),
         };
-        Ok((daemon, sleeper, cores))
+        Ok((daemon, sleeper, Bounds { cores, sandbox, memory }))
     }
 
     /// The socket, to be waited on.
@@ -263,6 +274,12 @@ impl Daemon {
     /// A session's slab and lane.
     pub(crate) fn attached(&self, session: u16) -> Option<Rc<Attached>> {
         self.sessions.get(&session).cloned()
+    }
+
+    /// The sessions that are attached.
+    #[allow(dead_code, reason = "for the built-in worker")]
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = &Rc<Attached>> {
+        self.sessions.values()
     }
 
     /// Lets go of a session's slab and lane.

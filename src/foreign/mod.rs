@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::proto::message::{Body, Done, Head, Ready, Ticket, kind};
 use crate::proto::session::{FromWorker, ToWorker};
+use crate::proto::transform::Span;
 use crate::ring::bell::Sleeper;
 use link::{Attached, Daemon, Packet};
 
@@ -62,11 +63,18 @@ pub struct Task {
     attached: Rc<Attached>,
 }
 
+impl Task {
+    /// The pages that it is about: all of the sample's, or where several workers make it together some of them.
+    pub fn span(&self) -> Span {
+        Span { first: self.ticket.first, frames: self.ticket.frames }
+    }
+}
+
 /// See the head of the file.
 pub struct Worker {
     daemon: Daemon,
     sleeper: Sleeper,
-    tickets: VecDeque<(Ticket, Instant)>,
+    tickets: VecDeque<Ticket>,
     over: bool,
 }
 
@@ -111,7 +119,9 @@ impl Worker {
     pub fn poll(&mut self) -> Result<Option<Task>, WorkerError> {
         self.take_packets()?;
         self.take_tickets()?;
-        while let Some((ticket, taken)) = self.tickets.pop_front() {
+        while let Some(ticket) = self.tickets.pop_front() {
+            // From now on, not from when it came: it may have waited behind another one.
+            let taken = Instant::now();
             match self.begin(ticket, taken) {
                 Ok(task) => return Ok(Some(task)),
                 Err(reason) => self.refuse(&ticket, taken, "worker", &reason)?,
@@ -140,7 +150,7 @@ impl Worker {
     fn take_tickets(&mut self) -> Result<(), WorkerError> {
         while let Some(words) = self.daemon.next_ticket()? {
             let ticket = Ticket::parse(&words).map_err(|e| WorkerError::Protocol(e.to_string()))?;
-            self.tickets.push_back((ticket, Instant::now()));
+            self.tickets.push_back(ticket);
         }
         Ok(())
     }
@@ -150,10 +160,10 @@ impl Worker {
         // Tickets that are still in the ring belong to it too: they were pushed before the packet was sent.
         self.take_tickets()?;
         let (over, rest): (VecDeque<_>, _) =
-            self.tickets.drain(..).partition(|(ticket, _)| ticket.head.session == session);
+            self.tickets.drain(..).partition(|ticket| ticket.head.session == session);
         self.tickets = rest;
-        for (ticket, taken) in over {
-            self.refuse(&ticket, taken, "worker", "its session is over")?;
+        for ticket in over {
+            self.refuse(&ticket, Instant::now(), "worker", "its session is over")?;
         }
         self.daemon.detach(session);
         self.daemon.say(&FromWorker::Detached { session })
@@ -176,7 +186,8 @@ impl Worker {
         let Ticket { sample, offset, grant, step, .. } = task.ticket;
         let transform = &task.attached.options.transform;
         let facts = task.attached.manifest.facts(sample);
-        let (written, shape) = (transform.max_bytes(&facts), transform.shape(&facts));
+        let place = transform.place(&facts, task.span());
+        let (written, shape) = (place.map_or(0, |(_, bytes)| bytes), transform.shape(&facts));
         let room = task.attached.has_room();
         self.daemon.tell(&Done {
             head: Head { kind: kind::DONE, ..task.ticket.head },

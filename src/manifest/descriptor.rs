@@ -1,5 +1,6 @@
 //! A descriptor: what is known of a sample before it is decoded.
 
+use crate::proto::sampling::Timeline;
 use crate::proto::transform::{Codec, Facts};
 
 /// One row of a manifest, borrowed from its memory map.
@@ -57,7 +58,7 @@ pub struct Descriptor<'a> {
     pub text: &'a str,
 }
 
-impl Descriptor<'_> {
+impl<'a> Descriptor<'a> {
     /// Width and height as shown, rotation applied.
     pub fn shown(&self) -> (u16, u16) {
         if self.rotation.is_multiple_of(180) {
@@ -65,6 +66,12 @@ impl Descriptor<'_> {
         } else {
             (self.coded_height, self.coded_width)
         }
+    }
+
+    /// The part that sampling sees.
+    pub fn timeline(&self) -> Timeline<'a> {
+        let Descriptor { frames, pts, duration, time_base, fps, .. } = *self;
+        Timeline { frames, pts, duration, time_base, fps }
     }
 
     /// The part that the scheduler sees.

@@ -78,6 +78,8 @@ pub mod kind {
     pub const RETURN: u16 = 20;
     /// Worker → daemon: [`super::Actual`], the sample of a ticket is not what its descriptor says.
     pub const ACTUAL: u16 = 21;
+    /// Daemon → rank: [`super::Entry`], another sample takes the place of one that could not be made.
+    pub const OTHER: u16 = 12;
 }
 
 /// Daemon → worker: decode this sample into that region by then.
@@ -191,7 +193,7 @@ pub struct Batch {
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Entry {
-    /// `kind` = [`kind::ENTRY`]; `slot` = place in the batch.
+    /// `kind` = [`kind::ENTRY`] or [`kind::OTHER`]; `slot` = place in the batch.
     pub head: Head,
     /// Row of the sample in the manifest.
     pub sample: u64,
@@ -442,7 +444,7 @@ impl Body for Batch {
 }
 
 impl Body for Entry {
-    const KINDS: &'static [u16] = &[kind::ENTRY];
+    const KINDS: &'static [u16] = &[kind::ENTRY, kind::OTHER];
     fn check(&self, kind: u16) -> Result<(), BadMessage> {
         span(kind, self.offset, self.len)
     }

@@ -6,18 +6,20 @@
 //! - [`page`]: the counters of the status page;
 //! - [`options`] and [`transform`]: what the user asks for. Pure data and arithmetic, so that the rank, the
 //!   daemon, the workers and the simulator compute the same shapes from the same descriptor; with [`sampling`], which
-//!   frames are kept, and [`key`], the randomness of a sample;
+//!   frames are kept, [`picture`] and [`fit`], their size, and [`key`], the randomness of a sample;
 //! - [`order`]: an epoch's order, where a sampler of the user's own makes it;
 //! - [`handover`]: what balancing after decode came to.
 //!
 //! This room knows nothing else of ours and does no I/O. `docs/protocol.md` is its prose.
 
+pub mod fit;
 pub mod handover;
 pub mod key;
 pub mod message;
 pub mod options;
 pub mod order;
 pub mod page;
+pub mod picture;
 pub mod sampling;
 pub mod session;
 pub mod transform;

@@ -245,6 +245,9 @@ pub enum OnError {
     Raise,
     /// It is left out of its batch, reported and counted.
     Skip,
+    /// Another sample of its shape takes its place: which one depends on seed, epoch and the sample alone. Reported and
+    /// counted.
+    Substitute,
 }
 
 /// What decides how fast the stream comes, and never what is in it.
@@ -273,11 +276,37 @@ pub struct RunOptions {
     /// Whether no more workers are used than give most, which is found out by trying; otherwise all of them are.
     #[serde(default)]
     pub scale: bool,
+    /// Whether workers close a sandbox around themselves before they touch media; not those of a program of the user's
+    /// own.
+    #[serde(default = "yes")]
+    pub sandbox: bool,
+    /// Most private memory of a worker, bytes; one that takes more is ended, and the sample is bad. 0 = 4 GiB.
+    #[serde(default)]
+    pub worker_memory: u64,
+    /// Milliseconds after which a worker that is still at a sample is ended; 0 = a minute, and 50 ms a frame.
+    #[serde(default)]
+    pub sample_ms: u64,
+    /// Of the samples tried, the part that may be bad where the loader goes on without them; more ends the run, since
+    /// then the data or the machine is at fault. 1 = no end.
+    #[serde(default = "half")]
+    pub max_bad_ratio: f32,
 }
 
 const fn yes() -> bool {
     true
 }
+
+const fn half() -> f32 {
+    0.5
+}
+
+/// Bad samples before [`RunOptions::max_bad_ratio`] is asked: a few bad ones at the start are no proportion.
+pub const FEW_BAD: u64 = 32;
+
+/// Private memory of a worker when the user names no limit: the frames that a decoder of 8K in 10 bits keeps, twice.
+const WORKER_MEMORY: u64 = 4 << 30;
+/// Time for a sample when the user names none: slow storage, and many times what a frame takes.
+const SAMPLE_MS: (u64, u64) = (60_000, 50);
 
 /// Opening a clip once more for each part costs a hundredth of this.
 const fn split_ms() -> u32 {
@@ -295,7 +324,32 @@ impl Default for RunOptions {
             hedge: true,
             program: Vec::new(),
             scale: false,
+            sandbox: true,
+            worker_memory: 0,
+            sample_ms: 0,
+            max_bad_ratio: half(),
         }
+    }
+}
+
+impl RunOptions {
+    /// Most private memory of a worker, bytes.
+    pub fn most_memory(&self) -> u64 {
+        if self.worker_memory == 0 { WORKER_MEMORY } else { self.worker_memory }
+    }
+
+    /// Milliseconds that a worker may be at a sample of so many frames.
+    pub fn most_ms(&self, frames: u32) -> u64 {
+        if self.sample_ms == 0 { SAMPLE_MS.0 + SAMPLE_MS.1 * u64::from(frames) } else { self.sample_ms }
+    }
+
+    /// Refuses what cannot be served, naming the option.
+    pub fn check(&self) -> Result<(), BadOption> {
+        if self.max_bad_ratio > 0.0 && self.max_bad_ratio <= 1.0 {
+            return Ok(());
+        }
+        let (option, found) = ("max_bad_ratio", self.max_bad_ratio.to_string());
+        Err(BadOption { option, found, wanted: "a part above 0, to 1" })
     }
 }
 
@@ -345,6 +399,14 @@ impl StreamOptions {
             return Err(BadOption { option: "profile.formula", found, wanted: "a stride ≥ 1 and an fps ≥ 0" });
         }
         self.check_mix()?;
+        if self.on_error == OnError::Substitute && self.transform.layout == Layout::Pages {
+            let (option, found) = ("on_error", "substitute".into());
+            return Err(BadOption {
+                option,
+                found,
+                wanted: "raise or skip where a program of one's own makes the samples",
+            });
+        }
         self.transform.check()
     }
 

@@ -54,6 +54,12 @@ pub enum Given {
         /// Steps of the epoch.
         steps: u32,
     },
+    /// As a brief, where each task is a sample: behind what the workers need lies the epoch's
+    /// [`Order`](super::order::Order), which has so many bytes; with none the stream's own order holds.
+    Samples {
+        /// Bytes of the order, at the end of the file.
+        order: u64,
+    },
 }
 
 /// What a tool says to the daemon.
@@ -199,7 +205,7 @@ pub struct BadSample {
     pub epoch: u32,
     /// Step.
     pub step: u32,
-    /// Where it failed: `open`, `read`, `demux`, `decode`, `transform` or `worker`.
+    /// Where it failed: `open`, `read`, `demux`, `decode`, `transform`, `memory`, `stuck` or `worker`.
     pub stage: String,
     /// Why.
     pub reason: String,
@@ -255,6 +261,10 @@ pub enum ToWorker {
         bell: u16,
         /// Cores to run on; empty = wherever the system likes.
         cores: Vec<u32>,
+        /// Whether to close the sandbox before the first ticket; not for a program of the user's own.
+        sandbox: bool,
+        /// Most private memory, bytes; not for a program of the user's own.
+        memory: u64,
     },
     /// Tickets of this session may follow. Descriptors: slab, inbox segment, rank's bell, manifest.
     Attach {

@@ -201,6 +201,18 @@ pub enum Event {
         /// From getting the batch to asking for the next one, nanoseconds.
         busy_ns: u64,
     },
+    /// What a sample goes through from a server's workers into the memory of another's ranks, if it is not written there
+    /// at once: it is sent when it is made, one after the other, and its ticket is done when it has come.
+    Link {
+        /// The workers' server.
+        from: ServerId,
+        /// The ranks'.
+        to: ServerId,
+        /// Bytes a second.
+        bytes_per_s: u64,
+        /// Nanoseconds on top.
+        latency_ns: u64,
+    },
     /// A worker can take tickets.
     WorkerUp {
         /// The worker.
@@ -225,6 +237,24 @@ pub enum Event {
     TicketFailed {
         /// The ticket.
         ticket: TicketId,
+    },
+    /// A place whose sample cannot be made has another one now. Said before or after the [`Event::TicketFailed`]; no
+    /// other ticket of the place is under way.
+    Replaced {
+        /// The stream.
+        stream: StreamId,
+        /// The rank.
+        rank: u32,
+        /// The iteration.
+        iter: u32,
+        /// The step.
+        step: u32,
+        /// Place in the batch.
+        slot: u16,
+        /// Row of the other sample.
+        sample: u64,
+        /// What it takes to decode.
+        work: Work,
     },
     /// Answer to an [`Decision::Assign`] that hedges: there is no room for a second attempt, and none was made.
     Unassigned {

@@ -82,6 +82,17 @@ fn shuffled(samples: u32, seed: u64, epoch: u32) -> Vec<u32> {
     order
 }
 
+/// Where an epoch looks for a sample in the place of one that is bad, out of so many: the `nth` try, for ever fixed.
+pub fn substitute(samples: u32, seed: u64, epoch: u32, bad: u64, nth: u32) -> u32 {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    key[8..12].copy_from_slice(&epoch.to_le_bytes());
+    key[12..17].copy_from_slice(b"other");
+    key[17..21].copy_from_slice(&nth.to_le_bytes());
+    key[21..29].copy_from_slice(&bad.to_le_bytes());
+    below(&mut ChaCha8Rng::from_seed(key), samples.max(1))
+}
+
 /// A number below `n`, each equally likely: the high half of a product, redrawn where that would favour some.
 fn below(random: &mut ChaCha8Rng, n: u32) -> u32 {
     loop {
@@ -161,6 +172,16 @@ mod tests {
             order.sort_unstable();
             assert!(order.into_iter().eq(0..n));
         }
+    }
+
+    #[test]
+    fn substitutes_are_spread_over_the_epoch() {
+        let other = |epoch, bad, nth| substitute(1000, 7, epoch, bad, nth);
+        assert_eq!(other(0, 5, 0), other(0, 5, 0));
+        let asked: std::collections::HashSet<u32> = (0..100).map(|nth| other(0, 5, nth)).collect();
+        assert!(asked.len() > 90 && asked.iter().all(|&i| i < 1000));
+        assert_ne!((other(0, 5, 0), other(0, 5, 1)), (other(1, 5, 0), other(1, 5, 1)));
+        assert_ne!((other(0, 5, 0), other(0, 5, 1)), (other(0, 6, 0), other(0, 6, 1)));
     }
 
     #[test]

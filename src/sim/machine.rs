@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use super::job::{Job, Sample};
-use super::metrics::{Bounds, Outcome, Placed, RankStep};
+use super::metrics::{Bounds, Outcome, Placed, RankStep, Share};
+use super::setup::{Contention, Setup, System};
 use crate::proto::options::{Balance, Policy, RunOptions, StreamOptions};
 use crate::proto::transform::Span;
 use crate::sched::event::{
@@ -14,108 +15,6 @@ use crate::sched::event::{
 use crate::sched::record::Line;
 use crate::sched::second::{self, How, Item, Site, Terms};
 use crate::sched::{Engine, EngineOptions};
-
-/// A system to be compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum System {
-    /// PyTorch's `DataLoader` a rank, with so many workers each: a whole batch a worker, in turn.
-    Native {
-        /// Workers of a rank.
-        workers: u16,
-    },
-    /// One first-come-first-served pool for all ranks, as with Ray actors.
-    Pool {
-        /// Whether a task is a whole batch; else a sample.
-        batches: bool,
-    },
-    /// This scheduler.
-    Helix {
-        /// Whether samples move between ranks to even their costs.
-        balance: bool,
-        /// Steps that share their samples.
-        regroup: u32,
-    },
-}
-
-impl System {
-    /// This scheduler as it is meant to be used, without regrouping.
-    pub const HELIX: System = System::Helix { balance: true, regroup: 1 };
-}
-
-/// What bytes that leave a server have to go through.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Link {
-    /// Bytes a second that a server takes in; they come one after the other.
-    pub bandwidth: f64,
-    /// Seconds on top.
-    pub latency: f64,
-}
-
-/// How those at work slow each other: with `n` of them each takes `1 + α(n−1) + βn(n−1)` times as long.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Contention {
-    /// The workers of a server.
-    Workers {
-        /// α.
-        alpha: f64,
-        /// β.
-        beta: f64,
-    },
-    /// The servers, each counted by the share of its workers at work: they share storage or network.
-    Servers {
-        /// α.
-        alpha: f64,
-        /// β.
-        beta: f64,
-    },
-}
-
-/// The machine.
-#[derive(Debug, Clone, Copy)]
-pub struct Setup {
-    /// The system.
-    pub system: System,
-    /// NUMA nodes; cores and ranks are spread over them evenly.
-    pub servers: u16,
-    /// Batches that a rank may hold, the one in use included.
-    pub depth: u32,
-    /// Milliseconds of decoding from which on this scheduler may cut a clip; 0 = never.
-    pub split_ms: u32,
-    /// Whether this scheduler finds out by itself how many of the cores to use.
-    pub scale: bool,
-    /// How those at work slow each other.
-    pub contention: Option<Contention>,
-    /// What a sample goes through that is decoded on another server than its rank's; nothing on one box.
-    pub link: Option<Link>,
-    /// Whether Helix knows deadlines; else it serves in the order of the ranks' batches.
-    pub deadlines: bool,
-    /// Whether the scheduler is told which server a worker or a rank is on.
-    pub locality: bool,
-    /// Whether, and on what terms, samples move once more when they are decoded.
-    pub second: Option<Terms>,
-    /// Whether to note where each ticket was done.
-    pub trace: bool,
-}
-
-impl Setup {
-    /// As many batches in flight as PyTorch has with twelve workers, or with fewer, if a rank has fewer.
-    pub fn new(system: System) -> Self {
-        let depth = if let System::Native { workers } = system { 2 * u32::from(workers) + 1 } else { 25 };
-        Setup {
-            system,
-            servers: 4,
-            depth,
-            split_ms: RunOptions::default().split_ms,
-            scale: false,
-            contention: None,
-            link: None,
-            deadlines: true,
-            locality: true,
-            second: None,
-            trace: false,
-        }
-    }
-}
 
 /// Pieces that a decode is cut into when neighbours may slow it: each goes at the pace of its beginning.
 const PIECES: u32 = 8;
@@ -173,6 +72,11 @@ struct Rank {
     computed: Option<Time>,
 }
 
+struct Worker {
+    server: u16,
+    tickets: VecDeque<TicketId>,
+}
+
 struct Machine<'a> {
     setup: Setup,
     job: &'a Job,
@@ -181,11 +85,14 @@ struct Machine<'a> {
     clock: BinaryHeap<Reverse<(Time, u64)>>,
     wakes: BTreeMap<u64, Wake>,
     numbers: u64,
-    queues: Vec<VecDeque<TicketId>>,
+    /// Server of each rank.
+    homes: Vec<u16>,
+    workers: BTreeMap<WorkerId, Worker>,
     tickets: BTreeMap<TicketId, Ticket>,
+    /// Workers of each server that are at work.
     busy: Vec<u32>,
-    /// When each server's link is free.
-    links: Vec<Time>,
+    /// When each server's link is free to send, and to take in.
+    links: Vec<[Time; 2]>,
     ranks: Vec<Rank>,
     steps: Vec<Vec<RankStep>>,
     outcome: Outcome,
@@ -220,28 +127,30 @@ fn run(job: &Job, bounds: &Bounds, setup: Setup, lines: Option<Vec<Line>>) -> (O
 impl<'a> Machine<'a> {
     fn new(job: &'a Job, setup: Setup) -> Self {
         let rank = || Rank { batches: VecDeque::new(), asked: 0, got: None, computed: None };
+        let (world, servers) = (job.options.world, usize::from(setup.layout.servers()));
+        let workers = match setup.system {
+            System::Native { workers } => setup.layout.own(world, workers, job.cores),
+            _ => setup.layout.shared(job.cores),
+        };
+        let worker = |(id, server)| (WorkerId(id), Worker { server, tickets: VecDeque::new() });
         Machine {
             engine: Engine::new(EngineOptions::default()),
             now: 0,
             clock: BinaryHeap::new(),
             wakes: BTreeMap::new(),
             numbers: 0,
-            queues: vec![VecDeque::new(); job.cores as usize],
+            homes: setup.layout.ranks(world),
+            workers: workers.into_iter().map(worker).collect(),
             tickets: BTreeMap::new(),
-            busy: vec![0; setup.servers as usize],
-            links: vec![0; setup.servers as usize],
-            ranks: (0..job.options.world).map(|_| rank()).collect(),
+            busy: vec![0; servers],
+            links: vec![[0; 2]; servers],
+            ranks: (0..world).map(|_| rank()).collect(),
             steps: Vec::new(),
-            outcome: Outcome::default(),
+            outcome: Outcome { servers: vec![Share::default(); servers], ..Outcome::default() },
             lines: None,
             setup,
             job,
         }
-    }
-
-    /// The server of a worker or of a rank, of so many: they are spread evenly.
-    fn server(&self, index: usize, of: usize) -> u16 {
-        (index * self.setup.servers as usize / of.max(1)) as u16
     }
 
     /// The server that the scheduler is told.
@@ -253,31 +162,38 @@ impl<'a> Machine<'a> {
         let world = self.job.options.world;
         let base = self.job.options.clone();
         let as_dealt = StreamOptions { balance: Balance::None, regroup: 1, ..base.clone() };
-        let cores = self.job.cores;
-        let (policy, workers, options) = match self.setup.system {
-            System::Native { workers } => (Policy::Local, workers.saturating_mul(world as u16), as_dealt),
-            System::Pool { .. } => (Policy::Pool, cores, as_dealt),
+        let (policy, options) = match self.setup.system {
+            System::Native { .. } => (Policy::Local, as_dealt),
+            System::Pool { .. } => (Policy::Pool, as_dealt),
             System::Helix { balance, regroup } => {
                 let balance = if balance { base.balance } else { Balance::None };
                 let policy = if self.setup.deadlines { Policy::Helix } else { Policy::Pool };
-                (policy, cores, StreamOptions { balance, regroup, ..base })
+                (policy, StreamOptions { balance, regroup, ..base })
             }
         };
         let Setup { depth: max_batches, split_ms, scale, .. } = self.setup;
         let run = RunOptions { policy, max_batches, split_ms, scale, ..RunOptions::default() };
         let catalog = self.job.trace.clone();
         self.tell(Event::StreamOpened { stream: STREAM, options: Arc::new(options), run, catalog });
-        let workers = workers.min(cores);
-        for worker in 0..workers {
-            // A rank's own workers, numbered in turn, are on its server.
-            let place = if policy == Policy::Local { worker as usize % world as usize } else { worker as usize };
-            let of = if policy == Policy::Local { world as usize } else { workers as usize };
-            let server = self.told(self.server(place, of));
-            self.tell(Event::WorkerUp { worker: WorkerId(worker), server });
+        let workers: Vec<(WorkerId, u16)> = self.workers.iter().map(|(id, w)| (*id, w.server)).collect();
+        for (worker, server) in workers {
+            self.tell(Event::WorkerUp { worker, server: self.told(server) });
         }
+        self.tell_links();
         for rank in 0..world {
-            let server = self.told(self.server(rank as usize, world as usize));
+            let server = self.told(self.homes[rank as usize]);
             self.tell(Event::RankStarted { stream: STREAM, rank, server, iter: ITER, epoch: 0, step: 0 });
+        }
+    }
+
+    /// Says what lies between the servers.
+    fn tell_links(&mut self) {
+        let Some(link) = self.setup.link.filter(|_| self.setup.locality) else { return };
+        let servers = self.setup.layout.servers();
+        for (from, to) in (0..servers).flat_map(|a| (0..servers).map(move |b| (a, b))).filter(|(a, b)| a != b) {
+            let (from, to) = (ServerId(from), ServerId(to));
+            let (bytes_per_s, latency_ns) = (link.bandwidth as u64, ns(link.latency));
+            self.tell(Event::Link { from, to, bytes_per_s, latency_ns });
         }
     }
 
@@ -354,24 +270,19 @@ impl<'a> Machine<'a> {
         let batch = self.ranks[rank].batches.iter().find(|b| b.step == step);
         let Some(&sample) = batch.and_then(|b| b.samples.get(slot)) else { return };
         self.tickets.insert(ticket, Ticket { rank, step, slot, sample, part, begun: 0 });
-        self.queues[worker.0 as usize].push_back(ticket);
-        if self.queues[worker.0 as usize].len() == 1 {
+        let Some(w) = self.workers.get_mut(&worker) else { return };
+        w.tickets.push_back(ticket);
+        if w.tickets.len() == 1 {
             self.begin(worker);
         }
     }
 
     fn server_of(&self, worker: WorkerId) -> usize {
-        match self.setup.system {
-            System::Native { .. } => {
-                let world = self.job.options.world as usize;
-                self.server(worker.0 as usize % world, world).into()
-            }
-            _ => self.server(worker.0.into(), self.job.cores.into()).into(),
-        }
+        self.workers.get(&worker).map_or(0, |w| w.server.into())
     }
 
     fn begin(&mut self, worker: WorkerId) {
-        let Some(&ticket) = self.queues[worker.0 as usize].front() else { return };
+        let Some(&ticket) = self.workers.get(&worker).and_then(|w| w.tickets.front()) else { return };
         let server = self.server_of(worker);
         self.busy[server] += 1;
         let home = self.home_of(ticket);
@@ -379,8 +290,11 @@ impl<'a> Machine<'a> {
             t.begun = self.now;
             let sample = &self.job.trace.samples[t.sample as usize];
             let (bytes, work_s) = ((sample.out_bytes as f64 * sample.share(t.part)) as u64, sample.part_s(t.part));
+            self.outcome.bytes += bytes;
             if server != home {
                 self.outcome.cross_bytes += bytes;
+                self.outcome.servers[server].sent_bytes += bytes;
+                self.outcome.servers[home].taken_bytes += bytes;
             }
             if self.setup.trace {
                 let (home, server) = (home as u16, server as u16);
@@ -404,7 +318,7 @@ impl<'a> Machine<'a> {
                 slowed(alpha, beta, f64::from(self.busy[self.server_of(worker)]))
             }
             Some(Contention::Servers { alpha, beta }) => {
-                let each = f64::from(self.job.cores) / f64::from(self.setup.servers);
+                let each = f64::from(self.job.cores) / f64::from(self.setup.layout.servers());
                 slowed(alpha, beta, (self.busy.iter().sum::<u32>() as f64 / each).max(1.0))
             }
         };
@@ -414,10 +328,14 @@ impl<'a> Machine<'a> {
     fn done(&mut self, worker: WorkerId, ticket: TicketId) {
         let server = self.server_of(worker);
         self.busy[server] -= 1;
-        self.queues[worker.0 as usize].pop_front();
+        if let Some(w) = self.workers.get_mut(&worker) {
+            w.tickets.pop_front();
+        }
         let Some(t) = self.tickets.get(&ticket) else { return };
         self.outcome.tickets += 1;
-        self.outcome.decode_s += (self.now - t.begun) as f64 / 1e9;
+        let took = (self.now - t.begun) as f64 / 1e9;
+        self.outcome.decode_s += took;
+        self.outcome.servers[server].decode_s += took;
         let wall_us = ((self.now - t.begun) / 1_000).max(1) as u32;
         let sample = &self.job.trace.samples[t.sample as usize];
         let bytes = (sample.out_bytes as f64 * sample.share(t.part)) as u64;
@@ -427,9 +345,10 @@ impl<'a> Machine<'a> {
         match self.setup.link {
             Some(link) if server != home => {
                 // It is sent while the worker goes on.
-                let from = self.links[home].max(self.now);
-                self.links[home] = from + ns(bytes as f64 / link.bandwidth);
-                self.at(self.links[home] + ns(link.latency), Wake::Arrived { ticket, wall_us });
+                let from = self.links[server][0].max(self.links[home][1]).max(self.now);
+                let end = from + ns(bytes as f64 / link.bandwidth);
+                (self.links[server][0], self.links[home][1]) = (end, end);
+                self.at(end + ns(link.latency), Wake::Arrived { ticket, wall_us });
             }
             _ => self.arrived(ticket, wall_us),
         }
@@ -438,7 +357,7 @@ impl<'a> Machine<'a> {
     /// The server of the rank that a ticket is for.
     fn home_of(&self, ticket: TicketId) -> usize {
         let rank = self.tickets.get(&ticket).map_or(0, |t| t.rank);
-        self.server(rank, self.ranks.len()).into()
+        self.homes[rank].into()
     }
 
     /// A sample is in its rank's memory.

@@ -40,7 +40,9 @@ pub struct Outcome {
     pub decode_s: f64,
     /// Seconds of the whole run.
     pub run_s: f64,
-    /// Bytes of prepared samples that were written across servers, the warm-up included.
+    /// Bytes of prepared samples, the warm-up included.
+    pub bytes: u64,
+    /// Of these the ones that were made on another server than their rank's.
     pub cross_bytes: u64,
     /// Steps that were counted.
     pub steps: u32,
@@ -52,6 +54,19 @@ pub struct Outcome {
     pub moved_bytes: u64,
     /// Where each ticket was done, if that was asked for.
     pub placed: Vec<Placed>,
+    /// What each server did.
+    pub servers: Vec<Share>,
+}
+
+/// A server's share of a run, the warm-up included.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Share {
+    /// Core seconds of decoding.
+    pub decode_s: f64,
+    /// Bytes of prepared samples that it made for ranks of other servers.
+    pub sent_bytes: u64,
+    /// Bytes that others made for its ranks.
+    pub taken_bytes: u64,
 }
 
 /// A ticket that was done.

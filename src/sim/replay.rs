@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::job::{EXTRA_STEPS, Job, Moves, Sample, Trace};
-use super::machine::{Setup, System};
+use super::layout::Layout;
+use super::setup::{Setup, System};
 use crate::proto::options::{Balance, Policy, StreamOptions};
 use crate::proto::transform::Facts;
 use crate::sched::cost::Work;
@@ -174,7 +175,7 @@ impl Recording {
             Policy::Local => System::Native { workers: (workers / options.world as u16).max(1) },
         };
         let (servers, depth) = (reading.servers.len().max(1) as u16, reading.depth.max(2) as u32);
-        let setup = Setup { servers, depth, ..Setup::new(system) };
+        let setup = Setup { layout: Layout::Even(servers), depth, ..Setup::new(system) };
         let (throughput, wait_p95) = measured(&steps[warmup..]);
         let job = job(&steps, &options, warmup, workers, facts);
         Ok(Recording { job, setup, workers, throughput, wait_p95 })
@@ -182,7 +183,7 @@ impl Recording {
 
     /// The same run with another number of workers.
     pub fn with_workers(&self, workers: u16) -> (Job, Setup) {
-        let mut setup = self.setup;
+        let mut setup = self.setup.clone();
         if let System::Native { workers: each } = &mut setup.system {
             *each = (workers / self.job.options.world as u16).max(1);
         }

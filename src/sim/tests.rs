@@ -61,7 +61,7 @@ fn neighbours_slow_each_other_by_the_law() {
     let workload = constant(1, 12, 4, 5.0);
     let (alpha, beta) = (0.02, 0.003);
     let setup = Setup {
-        servers: 1,
+        layout: Layout::Even(1),
         contention: Some(Contention::Workers { alpha, beta }),
         ..Setup::new(System::Pool { batches: false })
     };
@@ -90,15 +90,21 @@ fn the_same_seed_gives_the_same_run_and_another_another() {
 fn helix_is_not_behind_on_uneven_clips_and_nobody_beats_the_bound() {
     for name in ["slowfast-r50", "internvl-8b", "open-sora-2"] {
         let workload = named(name);
-        let job = workload.job(3, 60);
-        let bounds = Bounds::new(&job);
-        let rate = |system| simulate(&job, &bounds, Setup::new(system)).throughput;
-        let [native, pool, helix] =
-            [System::Native { workers: 12 }, System::Pool { batches: false }, System::HELIX].map(rate);
+        let (mut native, mut pool, mut helix) = (0.0, 0.0, 0.0);
+        // One clip that takes minutes decides a single short run.
+        for seed in 1..=3 {
+            let job = workload.job(seed, 60);
+            let bounds = Bounds::new(&job);
+            let rate = |system| simulate(&job, &bounds, Setup::new(system)).throughput / bounds.perfect;
+            native += rate(System::Native { workers: 12 });
+            pool += rate(System::Pool { batches: false });
+            let share = rate(System::HELIX);
+            // What was prefetched in the warm-up lifts a run a little above its bound.
+            assert!(share <= 1.25 && bounds.movable <= bounds.perfect * 1.0001, "{name}: {share}");
+            assert!(bounds.unbalanced <= bounds.movable * 1.0001);
+            helix += share;
+        }
         assert!(helix >= native && helix >= 0.98 * pool, "{name}: {helix}, native {native}, pool {pool}");
-        // What was prefetched in the warm-up lifts a run a little above its bound.
-        assert!(helix <= 1.25 * bounds.perfect && bounds.movable <= bounds.perfect * 1.0001);
-        assert!(bounds.unbalanced <= bounds.movable * 1.0001);
     }
 }
 
@@ -155,7 +161,7 @@ fn a_slow_link_is_waited_for_and_a_fast_one_is_not() {
     let workload = constant(2, 4, 2, 1.0);
     // Both ranks on one server, two workers on the other.
     let rate = |link| {
-        let setup = Setup { servers: 2, link, ..Setup::new(System::Pool { batches: false }) };
+        let setup = Setup { layout: Layout::Even(2), link, ..Setup::new(System::Pool { batches: false }) };
         run(&workload, setup, 1, 300).throughput
     };
     let (none, fast) = (rate(None), rate(Some(Link { bandwidth: 1e12, latency: 1e-6 })));
@@ -183,12 +189,12 @@ fn a_replay_of_a_recorded_run_comes_out_as_the_run_did() {
     ] {
         let job = named(name).job(4, 60);
         let setup = Setup::new(system);
-        let (run, lines) = machine::simulate_recorded(&job, &Bounds::new(&job), setup);
+        let (run, lines) = machine::simulate_recorded(&job, &Bounds::new(&job), setup.clone());
         // As it would be read from a file.
         let text: Vec<String> = lines.iter().map(|l| serde_json::to_string(l).expect("a line")).collect();
         let lines = text.iter().map(|l| serde_json::from_str(l).expect("a line"));
         let recording = Recording::read(lines, |row| job.trace.samples[row as usize].facts).expect("a recording");
-        assert_eq!(recording.setup.servers, 4, "{name}");
+        assert_eq!(recording.setup.layout, Layout::Even(4), "{name}");
         let replay = |workers: u16| {
             let (job, setup) = recording.with_workers(workers);
             simulate(&job, &Bounds::new(&job), setup)

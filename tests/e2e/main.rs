@@ -3,6 +3,7 @@
 //! A rank process is this test binary again, started on the test `rank_process` (see `rank`).
 #![cfg(feature = "decode")]
 
+mod bad;
 #[path = "../common/mod.rs"]
 mod common;
 mod deaths;

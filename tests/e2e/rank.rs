@@ -28,6 +28,10 @@ pub struct Spec {
     /// Steps to take; `u32::MAX` for the whole epoch.
     pub steps: u32,
     pub skip: bool,
+    pub substitute: bool,
+    /// 0 = the usual one.
+    pub max_bad_ratio: f32,
+    pub quarantine: Option<PathBuf>,
     pub drop_last: bool,
     pub balance: bool,
     pub policy: Policy,
@@ -76,7 +80,11 @@ impl Spec {
             .seed(11)
             .drop_last(self.drop_last)
             .balance(if self.balance { Balance::Cost } else { Balance::None })
-            .on_error(if self.skip { OnError::Skip } else { OnError::Raise })
+            .on_error(match (self.skip, self.substitute) {
+                (_, true) => OnError::Substitute,
+                (true, false) => OnError::Skip,
+                (false, false) => OnError::Raise,
+            })
             .policy(self.policy)
             .max_batches(self.max_batches)
             .split_ms(self.split_ms)
@@ -90,6 +98,12 @@ impl Spec {
         }
         if let Some(bytes) = self.slab_bytes {
             options = options.slab_bytes(bytes);
+        }
+        if self.max_bad_ratio > 0.0 {
+            options = options.max_bad_ratio(self.max_bad_ratio);
+        }
+        if let Some(path) = &self.quarantine {
+            options = options.quarantine(path);
         }
         options
     }

@@ -11,9 +11,9 @@ use crate::daemon::conn::{Conn, Gone};
 use crate::daemon::poller::Poller;
 use crate::daemon::regions::{Address, Part, State};
 use crate::daemon::sessions::{LANE_CAPACITY, LANES, MAX_WORKERS, Phase, SESSION_BELLS, Session};
-use crate::daemon::workers::{Corpse, Shared, Worker, segment_fd};
+use crate::daemon::workers::{Bounds, Corpse, Shared, Worker, segment_fd};
 use crate::proto::message::Body;
-use crate::proto::options::Policy;
+use crate::proto::options::{Policy, RunOptions};
 use crate::proto::session::{FromWorker, ToRank, ToWorker};
 use crate::sched::event::{Event, ServerId, Time, WorkerId};
 
@@ -37,12 +37,21 @@ enum Blame {
     KillAtWork,
     /// The same, before it had taken the ticket in.
     KillBefore,
+    /// The daemon ended it over this very sample.
+    Sentence,
 }
 
 impl Job {
     /// Has what is missing up to `wanted` workers started, also what died while there was no rank to serve.
-    pub(super) fn want_workers(&mut self, wanted: u16, pin: bool) {
-        self.pin = pin;
+    pub(super) fn want_workers(&mut self, wanted: u16, run: &RunOptions) {
+        self.pin = run.pin;
+        self.bounds = Bounds { sandbox: run.sandbox, memory: run.most_memory() };
+        if !run.sandbox && run.program.is_empty() {
+            self.notice(
+                "workers run without a sandbox, as `sandbox` is off: media that harm a decoder can harm this user"
+                    .into(),
+            );
+        }
         let wanted = self.affordable_workers(wanted);
         // Ranks that come anew are not to pay for what went wrong before them.
         self.failed_starts = 0;
@@ -80,6 +89,7 @@ impl Job {
             hints: &self.hints,
             lifeline: &self.lifeline.1,
             program: &self.program,
+            bounds: self.bounds,
             log: if self.config.log.format == LogFormat::Json { "json" } else { "text" },
         };
         let started = Worker::start(&shared, slot, generation, core).and_then(|worker| {
@@ -347,15 +357,24 @@ impl Job {
         let idle = self.workers.iter().flatten().filter(|w| w.is_up() && w.held.is_empty()).count();
         let at_work = worker.has_taken_a_ticket();
         let orphan = Orphan { since: fired, idle: idle >= worker.held.len() };
+        // It ended of itself and in good order: another manifest's files are outside its sandbox.
+        let retired = status.as_ref().is_ok_and(|status| status.is_some_and(|status| status.success()));
+        let sentence = worker.sentence.take();
         for (nth, ticket) in worker.held.iter().enumerate() {
             // Only the oldest ticket was being decoded; the one behind it is innocent.
             let blame = match (nth, fault) {
+                _ if retired => Blame::None,
+                _ if sentence.as_ref().is_some_and(|(of, ..)| of == ticket) => Blame::Sentence,
                 (0, true) => Blame::Fault,
                 (0, false) if at_work => Blame::KillAtWork,
                 (0, false) => Blame::KillBefore,
                 _ => Blame::None,
             };
-            self.ticket_lost(*ticket, blame, &what, orphan);
+            let why = match (&sentence, blame) {
+                (Some((_, stage, why)), Blame::Sentence) => (*stage, why.as_str()),
+                _ => ("worker", what.as_str()),
+            };
+            self.ticket_lost(*ticket, blame, why, orphan);
         }
         self.second.forget_tickets(|ticket| self.flights.contains_key(&ticket));
         crash::point("mourning.tickets");
@@ -379,7 +398,7 @@ impl Job {
     }
 
     /// A dead worker's ticket: again, or a bad sample when it has cost too many workers.
-    fn ticket_lost(&mut self, ticket: u64, blame: Blame, what: &str, orphan: Orphan) {
+    fn ticket_lost(&mut self, ticket: u64, blame: Blame, (stage, what): (&str, &str), orphan: Orphan) {
         let Some(flight) = self.flights.remove(&ticket) else { return };
         // It may have died between its reason and its Failed.
         self.complaints.remove(&ticket);
@@ -393,15 +412,18 @@ impl Job {
             return;
         }
         match blame {
-            Blame::None => {}
+            Blame::None | Blame::Sentence => {}
             Blame::Fault => region.faults += 1,
             Blame::KillAtWork => region.kills += KILL_AT_WORK,
             Blame::KillBefore => region.kills += 1,
         }
-        if region.faults >= MAX_FAULTS || region.kills >= MAX_KILLS {
-            let cost = region.faults.max(region.kills.div_ceil(KILL_AT_WORK));
+        if let Blame::Sentence = blame {
+            self.bad_sample(&flight, stage, what);
             self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
-            self.bad_sample(&flight, "worker", &format!("it cost {cost} workers; the last one: {what}"));
+        } else if region.faults >= MAX_FAULTS || region.kills >= MAX_KILLS {
+            let cost = region.faults.max(region.kills.div_ceil(KILL_AT_WORK));
+            self.bad_sample(&flight, stage, &format!("it cost {cost} workers; the last one: {what}"));
+            self.events.push_back(Event::TicketFailed { ticket: crate::sched::event::TicketId(ticket) });
         } else {
             self.orphans.insert((flight.session, flight.what), orphan);
         }

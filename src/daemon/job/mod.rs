@@ -1,14 +1,17 @@
 //! One job: the ranks of one user that share workers, and the scheduler that serves them.
 //!
 //! By duty: `streams` (joining, starting), `endings` (leaving, dying, failing), `work` (decisions out, tickets and
-//! their ends in), `second` (balance after decode), `crew` (worker processes), `page` (what is shown of it). All state is private to the daemon; what
-//! comes from outside is checked in the method that takes it.
+//! their ends in), `bad` (samples that cannot be made), `second` (balance after decode), `crew` (worker processes),
+//! `watch` (their limits), `page` (what is shown of it). All state is private to the daemon; what comes from outside is
+//! checked in the method that takes it.
 
+mod bad;
 mod crew;
 mod endings;
 pub mod page;
 mod second;
 mod streams;
+mod watch;
 mod work;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -25,7 +28,7 @@ use super::poller::{Poller, Source};
 use super::record::Recorder;
 use super::regions::Address;
 use super::sessions::{MAX_SESSIONS, SESSION_BELLS, SESSION_LANES, Session};
-use super::workers::{Corpse, Worker};
+use super::workers::{Bounds, Corpse, Worker};
 use crate::manifest::Manifest;
 use crate::proto::options::{RunOptions, StreamOptions};
 use crate::proto::session::ToRank;
@@ -50,6 +53,9 @@ struct Stream {
     members: BTreeMap<u32, u16>,
     /// Whether all have, and the scheduler serves it.
     opened: bool,
+    /// Samples made, and samples that could not be.
+    done: u64,
+    bad: u64,
     /// Orders that ranks gave before.
     ordered: Vec<Event>,
     /// Whether it has ended with an error, or a rank has left: nobody may join any more.
@@ -103,10 +109,14 @@ pub struct JobStats {
     pub handed: u64,
     /// Samples that could not be made.
     pub bad: u64,
+    /// Of these, those whose place another sample took.
+    pub substituted: u64,
     /// Tickets given to another worker after a death.
     pub reissued: u64,
     /// Workers started in place of dead ones.
     pub restarts: u64,
+    /// Workers ended over a sample: in a loop, or beyond their memory.
+    pub ended: u64,
     /// Messages from ranks or workers that were refused.
     pub refused: u64,
     /// CPU time of decoding, microseconds.
@@ -133,6 +143,7 @@ pub struct Job {
     /// Ended workers that could not be reaped at once.
     corpses: Vec<Corpse>,
     pin: bool,
+    bounds: Bounds,
     /// What its workers run: see [`RunOptions::program`].
     program: Vec<String>,
     failed_starts: u32,
@@ -207,6 +218,7 @@ impl Job {
             workers: Vec::new(),
             corpses: Vec::new(),
             pin: true,
+            bounds: Bounds { sandbox: true, memory: RunOptions::default().most_memory() },
             program: Vec::new(),
             failed_starts: 0,
             next_generation: 1,
@@ -303,6 +315,7 @@ impl Job {
             self.corpses.retain_mut(|corpse| !corpse.is_gone());
             self.give_up_on_missing_ranks();
             self.end_those_who_hold_on();
+            self.end_stray_workers();
         }
         if self.wake.is_some_and(|wake| wake <= now()) {
             self.wake = None;

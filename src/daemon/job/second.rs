@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::endings::Culprit;
 use super::{Job, Stream};
 use crate::crash;
-use crate::daemon::regions::Address;
+use crate::daemon::regions::{Address, Region};
 use crate::daemon::sessions::Session;
 use crate::proto::handover::{BadStatement, Dealt, Known, Shift};
 use crate::proto::message::{self, Body, Entry, Feedback, Handed, Head, Move, Plan, Tokens, Words, kind};
@@ -59,8 +59,8 @@ struct Gathered {
     grant: u32,
     /// Samples that have not ended.
     left: usize,
-    /// Tokens of those that are not what was said of them.
-    tokens: HashMap<u16, f64>,
+    /// Of samples that are not what was said of them, by slot: the sample, and its tokens.
+    tokens: HashMap<u16, (u64, f64)>,
 }
 
 /// A block of a rank's slab in which another rank reads.
@@ -69,6 +69,25 @@ struct Loan {
     giver: u16,
     serial: u32,
     count: u32,
+}
+
+impl Gathered {
+    /// What became of a sample. One in the place of a bad one weighs what it is, and counts what the place counts for.
+    fn found(&self, stream: &Stream, slot: u16, region: &Region) -> Found {
+        let options = &stream.options;
+        let Place { sample, bytes, mut cost, mut tokens, .. } = region.place;
+        let actual = self.tokens.get(&slot).filter(|(of, _)| *of == sample).map(|(_, tokens)| *tokens);
+        let (is_other, said) = (region.planned.0 != sample, tokens);
+        if let Some(actual) = actual {
+            cost = options.profile.cost(actual);
+        } else if is_other {
+            cost = cost::appraise(&stream.manifest.facts(sample), options).1;
+        }
+        if !is_other {
+            tokens = actual.unwrap_or(tokens);
+        }
+        Found { tokens, cost, changed: tokens != said, bytes, there: !region.skipped }
+    }
 }
 
 impl Second {
@@ -223,7 +242,7 @@ impl Job {
         let Some(stream) = self.sessions.get(&id).and_then(|s| self.streams.get(&s.stream.0)) else { return };
         let tokens = tokens_of(stream, sample, &actual);
         if let Some((_, part)) = self.gathered(id, what.grant) {
-            part.tokens.insert(what.slot, tokens);
+            part.tokens.insert(what.slot, (sample, tokens));
         }
     }
 
@@ -265,14 +284,9 @@ impl Job {
     /// What became of a rank's samples.
     fn found(&self, part: &Gathered) -> Vec<Found> {
         let Some(session) = self.sessions.get(&part.session) else { return Vec::new() };
-        let profile = self.streams.get(&session.stream.0).map(|s| s.options.profile).unwrap_or_default();
+        let Some(stream) = self.streams.get(&session.stream.0) else { return Vec::new() };
         let Some(block) = session.regions.block(part.grant) else { return Vec::new() };
-        let found = |(slot, region): (u16, &crate::daemon::regions::Region)| {
-            let Place { bytes, cost, tokens, .. } = region.place;
-            let actual = part.tokens.get(&slot).copied().filter(|actual| *actual != tokens);
-            let (tokens, cost) = actual.map_or((tokens, cost), |tokens| (tokens, profile.cost(tokens)));
-            Found { tokens, cost, changed: actual.is_some(), bytes, there: !region.skipped }
-        };
+        let found = |(slot, region)| part.found(stream, slot, region);
         (0..).zip(&block.regions).map(found).collect()
     }
 
@@ -334,10 +348,11 @@ impl Job {
     fn lend(&mut self, (holder, own): (u16, u32), giver: &Gathered, shift: &Shift) -> Vec<Words> {
         let Shift { from, slot, .. } = *shift;
         let Some(session) = self.sessions.get_mut(&giver.session) else { return Vec::new() };
+        let Some(stream) = self.streams.get(&session.stream.0) else { return Vec::new() };
         let (slot, serial, slab) = (slot as u16, session.serial, session.slab_id);
         let Ok(region) = session.regions.region(giver.grant, slot) else { return Vec::new() };
-        let (offset, Place { sample, bytes: len, home_rank, home_share, tokens, .. }) = (region.offset, region.place);
-        let tokens = giver.tokens.get(&slot).copied().unwrap_or(tokens);
+        let (offset, Place { sample, bytes: len, home_rank, home_share, .. }) = (region.offset, region.place);
+        let tokens = giver.found(stream, slot, region).tokens;
         let Some(pieces) = session.regions.pieces(giver.grant, slot) else { return Vec::new() };
         let head = |kind| Head { kind, session: holder, attempt: 0, slot };
         let grant = giver.grant;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Seek;
+use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -81,6 +81,7 @@ impl Job {
         let [slab, manifest] = <[OwnedFd; 2]>::try_from(fds)
             .map_err(|fds| Refusal(format!("a join carries 2 descriptors, {} came", fds.len())))?;
         join.stream.check().map_err(|e| Refusal(e.to_string()))?;
+        join.run.check().map_err(|e| Refusal(e.to_string()))?;
         if join.rank >= join.stream.world {
             return Err(Refusal(format!("rank {} of a world of {}", join.rank, join.stream.world)));
         }
@@ -190,6 +191,8 @@ impl Job {
                 members: BTreeMap::new(),
                 rejoined: None,
                 opened: false,
+                done: 0,
+                bad: 0,
                 ordered: Vec::new(),
                 closed: false,
             },
@@ -309,12 +312,12 @@ impl Job {
             0 => self.default_workers(run.policy, world),
             n => n,
         };
-        self.program = run.program;
+        self.program.clone_from(&run.program);
         let most = self.config.workers.most.clamp(1, MAX_WORKERS.into());
         if workers > most {
             self.notice(format!("{most} workers instead of {workers}: this daemon's `workers.most` allows no more"));
         }
-        self.want_workers(workers.clamp(1, most) as u16, run.pin);
+        self.want_workers(workers.clamp(1, most) as u16, &run);
         for session in members {
             if let Some((iter, epoch, step)) = self.sessions.get_mut(&session).and_then(|s| s.pending_start.take()) {
                 self.start(session, iter, epoch, step);
@@ -411,36 +414,38 @@ impl Job {
     fn take_given(&mut self, id: u16, epoch: u32, given: Given, fd: OwnedFd) -> Result<(), BadOrder> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let Some(stream) = self.streams.get_mut(&session.stream.0) else { return Ok(()) };
+        let mut file = File::from(fd);
         let order = match given {
-            Given::Order => {
-                let mut file = File::from(fd);
-                let bytes = file.metadata()?.len();
-                file.rewind()?;
-                Order::read(&mut file, bytes)?
-            }
+            Given::Order => Some(order_at_end(&mut file, None)?),
             Given::Brief { steps } => {
-                session.briefs.retain(|(e, _)| *e != epoch);
-                session.briefs.push_back((epoch, fd));
-                if session.briefs.len() > BRIEFS {
-                    session.briefs.pop_front();
-                }
                 let steps = steps.min(MAX_BRIEFED) as usize;
-                Order::new(vec![1; steps], vec![0; steps])?
+                Some(Order::new(vec![1; steps], vec![0; steps])?)
             }
+            Given::Samples { order: 0 } => None,
+            Given::Samples { order } => Some(order_at_end(&mut file, Some(order))?),
         };
-        order.check(stream.manifest.good(), stream.options.micro_batch)?;
-        let (event, mapped) =
-            (Event::Ordered { stream: session.stream, epoch, order: order.into() }, &session.mapped_by);
-        if matches!(given, Given::Brief { .. })
+        if let Some(order) = &order {
+            order.check(stream.manifest.good(), stream.options.micro_batch)?;
+        }
+        if given != Given::Order {
+            session.briefs.retain(|(e, _)| *e != epoch);
+            session.briefs.push_back((epoch, file.into()));
+            if session.briefs.len() > BRIEFS {
+                session.briefs.pop_front();
+            }
+        }
+        if given != Given::Order
             && let Some((_, fd)) = session.briefs.back()
         {
-            for slot in mapped {
+            for slot in &session.mapped_by {
                 let worker = self.workers.get_mut(usize::from(*slot)).and_then(Option::as_mut);
                 let Some(conn) = worker.and_then(|w| w.conn.as_mut()) else { continue };
                 // A worker that takes nothing any more is ended when connections are tended.
                 let _ = conn.send(&ToWorker::Brief { session: id, epoch }, &[fd.as_fd()]);
             }
         }
+        let Some(order) = order else { return Ok(()) };
+        let event = Event::Ordered { stream: session.stream, epoch, order: order.into() };
         // A stream that is not open yet is opened with what came before.
         if stream.opened {
             self.events.push_back(event)
@@ -449,6 +454,15 @@ impl Job {
         }
         Ok(())
     }
+}
+
+/// The order at the end of a file, or that is all of it.
+fn order_at_end(file: &mut File, bytes: Option<u64>) -> Result<Order, BadOrder> {
+    let all = file.metadata()?.len();
+    let bytes = bytes.unwrap_or(all);
+    let start = all.checked_sub(bytes).ok_or_else(|| BadOrder::Shape(format!("{bytes} bytes of a file of {all}")))?;
+    file.seek(SeekFrom::Start(start))?;
+    Order::read(file, bytes)
 }
 
 /// What workers run, in words.

@@ -237,6 +237,10 @@ impl Job {
             session.tell(ready.words());
         }
         self.stats.done += u64::from(made.complete);
+        let stream = session.stream;
+        if let Some(stream) = self.streams.get_mut(&stream.0) {
+            stream.done += u64::from(made.complete);
+        }
         self.note_actual(done.ticket, flight.session, what, flight.sample);
         if made.complete {
             self.sample_ended(flight.session, what.grant);
@@ -293,8 +297,9 @@ impl Job {
         self.settle(slot, done.ticket);
         let unknown = || ("worker".to_string(), "the worker gave no reason".to_string());
         let (stage, reason) = self.complaints.remove(&done.ticket).unwrap_or_else(unknown);
-        self.events.push_back(Event::TicketFailed { ticket: TicketId(done.ticket) });
         self.bad_sample(flight, &stage, &reason);
+        // Behind the word of another sample in its place, so that the batch does not seem complete in between.
+        self.events.push_back(Event::TicketFailed { ticket: TicketId(done.ticket) });
     }
 
     /// A sample that cannot be made: skipped, or the end of the stream, as the user chose.
@@ -327,15 +332,16 @@ impl Job {
         let bad = BadSample { sample, path: path.clone(), epoch, step, stage: stage.into(), reason: reason.into() };
         let bad = ToRank::BadSample(bad);
         match on_error {
-            OnError::Skip => {
+            OnError::Skip | OnError::Substitute => {
                 let Some(session) = self.sessions.get_mut(&flight.session) else { return };
-                session.stats.skipped += 1;
+                session.stats.skipped += u64::from(on_error == OnError::Skip);
                 if let Some(conn) = session.conn.as_mut() {
                     // A socket that does not take it ends the session, when connections are tended.
                     let _ = conn.send(&bad, &[]);
                 }
                 self.sample_ended(flight.session, grant);
                 self.tell_skip(flight.session, grant, slot);
+                self.judge_data(stream, &path);
             }
             OnError::Raise => {
                 for session in self.sessions.values_mut().filter(|session| session.stream == stream) {
@@ -344,18 +350,22 @@ impl Job {
                     }
                 }
                 let reason = format!(
-                    "sample {sample} ({path}) could not be made, at stage `{stage}`: {reason}. Set on_error = skip to go on without such samples"
+                    "sample {sample} ({path}) could not be made, at stage `{stage}`: {reason}. Set on_error = skip or substitute to go on without such samples"
                 );
                 self.fail_stream(stream, &reason, Culprit { rank: None, sample: Some(sample) });
             }
         }
     }
 
-    /// Tells a rank that a sample is skipped, once nobody can write to its place any more.
+    /// Tells a rank that a sample is skipped, or has another one in its place, once nobody can write there any more.
     pub(super) fn tell_skip(&mut self, id: u16, grant: u32, slot: u16) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        let skips = self.streams.get(&session.stream.0).is_some_and(|s| s.options.on_error == OnError::Skip);
-        if !skips || !session.regions.skip(grant, slot) {
+        match self.streams.get(&session.stream.0).map(|s| s.options.on_error) {
+            Some(OnError::Skip) => {}
+            Some(OnError::Substitute) => return self.replace_sample(id, grant, slot),
+            Some(OnError::Raise) | None => return,
+        }
+        if !session.regions.skip(grant, slot) {
             return;
         }
         let Some((sample, step)) = session

@@ -73,6 +73,7 @@ fn parts_lie_apart_and_the_first_that_fails_skips_the_sample() {
     table.lost(right, 1).unwrap();
     assert_eq!(table.assign(right, (25, 75)), Ok(2));
     assert!(table.assign(left, (0, 25)).is_err(), "it is ready, whatever became of the other");
+    assert!(table.assign(whole(grant, 0), (0, 0)).is_err(), "of no bytes");
     assert_eq!(table.fail(right, 2), Ok(Failed { spare: None, first: true }));
     assert_eq!(table.fail(right, 2), Ok(Failed { spare: None, first: false }));
     table.release(grant).unwrap();
@@ -171,6 +172,7 @@ fn what_a_rank_still_holds_is_taken_out_and_grants_go_on_behind_it() {
     table.hold(7, 4096, 8192).unwrap();
     assert!(table.hold(8, 8192, 4096).is_err(), "overlaps");
     assert!(table.hold(9, u64::MAX, 2).is_err(), "overflows");
+    assert!(table.hold(u32::MAX - 1, 0, 4096).is_err(), "numbers would run out");
     let grant = table.grant(1, 0, 0, &places(&[8192])).unwrap();
     assert_eq!((grant, table.block(grant).unwrap().offset), (8, 3 * 4096));
     table.release(7).unwrap();
@@ -203,4 +205,35 @@ proptest! {
         }
         prop_assert_eq!(table.used(), 0);
     }
+}
+
+#[test]
+fn the_frames_of_a_part_lie_in_one_place() {
+    let mut table = Regions::new(8192);
+    let grant = table.grant(1, 0, 0, &places(&[100])).unwrap();
+    assert_eq!(table.assign(whole(grant, 0), (0, 50)), Ok(1));
+    assert!(table.assign(whole(grant, 0), (50, 50)).is_err(), "its writer could not be told from the first");
+}
+
+#[test]
+fn a_bad_sample_s_place_goes_to_another_one_when_nobody_is_at_it_any_more() {
+    let mut table = Regions::new(1 << 20);
+    let grant = table.grant(1, 0, 0, &places(&[400])).unwrap();
+    let half = |first| Address { grant, slot: 0, span: Span { first, frames: 2 } };
+    let lie = |first: u16| (u64::from(first) * 100, 200);
+    table.assign(half(0), lie(0)).unwrap();
+    table.assign(half(2), lie(2)).unwrap();
+    assert!(table.replace(grant, 0, 7, 1).is_err(), "a sample that is not bad");
+    let (beside, _, _) = table.hedge(half(2)).unwrap().unwrap();
+    assert!(table.fail(half(0), 1).unwrap().first);
+    table.lost(half(2), 1).unwrap();
+    assert!(!table.can_be_replaced(grant, 0), "someone writes to a spare place");
+    table.lost(half(2), beside).unwrap();
+    let region = table.replace(grant, 0, 7, 1).unwrap();
+    assert_eq!((region.place.sample, region.planned, region.parts.len()), (7, (0, 1), 0));
+    assert!(!table.can_be_replaced(grant, 0) && !table.skip(grant, 0));
+    assert_eq!(table.assign(whole(grant, 0), (0, 400)), Ok(1));
+    assert!(table.fail(whole(grant, 0), 1).unwrap().first, "a substitute that is bad too");
+    table.release(grant).unwrap();
+    assert!(!table.can_be_replaced(grant, 0), "nobody wants it any more");
 }

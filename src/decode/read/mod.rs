@@ -114,14 +114,17 @@ impl Reader {
         let job = Job::new(file, source.offset, parts);
         let id = ReadId(self.next);
         self.next += 1;
-        match &mut self.ring {
-            Some(ring) => ring.start(id.0, job),
-            None => {
-                job.advise();
-                self.later.push((id, job));
-            }
-        }
         self.extents.push((id, extent));
+        let started = match &mut self.ring {
+            Some(ring) => ring.start(id.0, job).map_err(|(job, e)| (job, Some(e))),
+            None => Err((job, None)),
+        };
+        let Err((job, broken)) = started else { return Ok(id) };
+        if let Some(e) = broken {
+            self.leave_ring(&e);
+        }
+        job.advise();
+        self.later.push((id, job));
         Ok(id)
     }
 

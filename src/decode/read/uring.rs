@@ -1,5 +1,8 @@
 //! Reads through io_uring. The kernel writes into a buffer at any moment from submission to completion, so the ring
 //! owns each buffer for that time and hands it out only when no operation on it is left.
+//!
+//! A seccomp filter does not see what goes through a ring, so the ring is restricted for ever when it is made: it
+//! reads files that are registered with it, and gives up such reads, and can do nothing else.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -7,7 +10,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, cqueue, opcode, register::Restriction, squeue, types};
 
 use super::Part;
 
@@ -16,6 +19,12 @@ const DEPTH: u32 = 64;
 
 /// Largest single operation: large reads are split so that storage works on several parts at once.
 const CHUNK: usize = 1 << 20;
+
+/// Files that can be registered at once: a worker has two samples in hand, and given up reads of a few more.
+const FILES: usize = 16;
+
+/// `IORING_REGISTER_FILES_UPDATE`, which the crate has no name for.
+const FILES_UPDATE: u8 = 6;
 
 /// `user_data` of operations that stand for no read.
 const NO_READ: u64 = u64::MAX;
@@ -31,11 +40,13 @@ pub(super) struct Job {
     /// Operations that are queued or in flight.
     left: usize,
     cancelled: bool,
+    /// Where the file is registered, while operations are left.
+    place: Option<u32>,
 }
 
 impl Job {
     pub(super) fn new(file: Arc<File>, base: u64, parts: Vec<Part>) -> Job {
-        Job { file, base, parts, error: None, left: 0, cancelled: false }
+        Job { file, base, parts, error: None, left: 0, cancelled: false, place: None }
     }
 }
 
@@ -43,7 +54,7 @@ impl Job {
 #[derive(Debug, Clone, Copy)]
 struct Op {
     job: u64,
-    fd: types::Fd,
+    file: types::Fixed,
     /// Position in the file.
     at: u64,
     /// Into a buffer of the job, which the ring owns and does not touch while the job has operations left.
@@ -60,6 +71,8 @@ pub(super) struct Ring {
     queue: VecDeque<usize>,
     in_flight: u32,
     returned: Vec<Vec<u8>>,
+    /// Places of the table of registered files that no job has.
+    places: Vec<u32>,
 }
 
 impl std::fmt::Debug for Ring {
@@ -77,13 +90,22 @@ pub(super) fn ended(at: u64) -> io::Error {
 impl Ring {
     /// A ring that has proven to work: a filter may allow the set-up and refuse the rest.
     pub(super) fn new() -> io::Result<Ring> {
-        let mut ring = IoUring::new(DEPTH)?;
+        let mut ring = IoUring::builder().setup_r_disabled().build(DEPTH)?;
         let mut probe = io_uring::Probe::new();
         ring.submitter().register_probe(&mut probe)?;
         if !probe.is_supported(opcode::Read::CODE) || !probe.is_supported(opcode::AsyncCancel::CODE) {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         }
-        let nothing = opcode::Nop::new().build().user_data(NO_READ);
+        ring.submitter().register_files(&[-1; FILES])?;
+        ring.submitter().register_restrictions(&mut [
+            Restriction::register_op(FILES_UPDATE),
+            Restriction::sqe_op(opcode::Read::CODE),
+            Restriction::sqe_op(opcode::AsyncCancel::CODE),
+            Restriction::sqe_op(opcode::Nop::CODE),
+            Restriction::sqe_flags_required(squeue::Flags::FIXED_FILE.bits()),
+        ])?;
+        ring.submitter().register_enable_rings()?;
+        let nothing = opcode::Nop::new().build().flags(squeue::Flags::FIXED_FILE).user_data(NO_READ);
         // SAFETY: a no-op refers to no memory.
         unsafe { ring.submission().push(&nothing) }.expect("an empty queue has room");
         while ring.completion().is_empty() {
@@ -92,7 +114,10 @@ impl Ring {
                 _ => {}
             }
         }
-        ring.completion().for_each(drop);
+        let refused = ring.completion().map(|entry: cqueue::Entry| entry.result()).filter(|&result| result < 0).min();
+        if let Some(error) = refused {
+            return Err(io::Error::from_raw_os_error(-error));
+        }
         Ok(Ring {
             ring,
             jobs: HashMap::new(),
@@ -101,26 +126,52 @@ impl Ring {
             queue: VecDeque::new(),
             in_flight: 0,
             returned: Vec::new(),
+            places: (0..FILES as u32).collect(),
         })
     }
 
-    /// Starts the reads of a job. What goes wrong comes out of [`Ring::wait`].
-    pub(super) fn start(&mut self, id: u64, mut job: Job) {
-        let fd = types::Fd(job.file.as_raw_fd());
+    /// Starts the reads of a job. What goes wrong with a read comes out of [`Ring::wait`]; an error here means that
+    /// the ring is broken, and the job comes back.
+    pub(super) fn start(&mut self, id: u64, mut job: Job) -> Result<(), (Job, io::Error)> {
+        let file = match self.register(&job.file) {
+            Ok(place) => place,
+            Err(e) => return Err((job, e)),
+        };
+        job.place = Some(file);
+        let file = types::Fixed(file);
         for part in &mut job.parts {
             let to = part.buffer[..part.len].as_mut_ptr();
             for start in (0..part.len).step_by(CHUNK) {
                 let at = job.base + part.start + start as u64;
                 // SAFETY: `start` lies in the part's buffer.
                 let to = unsafe { to.add(start) };
-                self.add(Op { job: id, fd, at, to, len: CHUNK.min(part.len - start) });
+                self.add(Op { job: id, file, at, to, len: CHUNK.min(part.len - start) });
                 job.left += 1;
             }
+        }
+        if job.left == 0 {
+            self.places.extend(job.place.take());
         }
         self.jobs.insert(id, job);
         // An error shows again when the job is waited for.
         let _ = self.push().and_then(|()| self.enter(0));
         self.reap();
+        Ok(())
+    }
+
+    /// A place of the table with this file in it. What was there before is let go of with that.
+    fn register(&mut self, file: &File) -> io::Result<u32> {
+        if self.places.is_empty() {
+            self.settle(|ring| !ring.places.is_empty())?;
+        }
+        let place = self.places.pop().ok_or(io::ErrorKind::QuotaExceeded)?;
+        match self.ring.submitter().register_files_update(place, &[file.as_raw_fd()]) {
+            Ok(_) => Ok(place),
+            Err(e) => {
+                self.places.push(place);
+                Err(e)
+            }
+        }
     }
 
     /// Waits until a job has no operation left. An error means that the ring itself is broken.
@@ -171,7 +222,7 @@ impl Ring {
             && let Some(slot) = self.queue.pop_front()
         {
             let op = self.ops[slot].expect("queued operations exist");
-            let entry = opcode::Read::new(op.fd, op.to, op.len as u32).offset(op.at).build().user_data(slot as u64);
+            let entry = opcode::Read::new(op.file, op.to, op.len as u32).offset(op.at).build().user_data(slot as u64);
             if let Err(e) = self.push_entry(&entry) {
                 self.queue.push_front(slot);
                 return Err(e);
@@ -249,6 +300,9 @@ impl Ring {
             Err(_) => job.error = job.error.take().or_else(|| Some(io::Error::from_raw_os_error(-result))),
         }
         job.left -= 1;
+        if job.left == 0 {
+            self.places.extend(job.place.take());
+        }
         self.ops[slot] = None;
         self.free.push(slot);
         if job.cancelled {
@@ -258,13 +312,17 @@ impl Ring {
 
     /// Forgets operations of a job that the kernel has not seen.
     fn drop_queued(&mut self, id: u64) {
-        let Ring { queue, ops, free, jobs, .. } = self;
+        let Ring { queue, ops, free, jobs, places, .. } = self;
         queue.retain(|&slot| {
             let keep = ops[slot].is_none_or(|op| op.job != id);
             if !keep {
                 ops[slot] = None;
                 free.push(slot);
-                jobs.get_mut(&id).expect("a job outlives its operations").left -= 1;
+                let job = jobs.get_mut(&id).expect("a job outlives its operations");
+                job.left -= 1;
+                if job.left == 0 {
+                    places.extend(job.place.take());
+                }
             }
             keep
         });
@@ -275,7 +333,8 @@ impl Ring {
         for slot in 0..self.ops.len() {
             let Some(op) = self.ops[slot] else { continue };
             if id.is_none_or(|id| id == op.job) {
-                let entry = opcode::AsyncCancel::new(slot as u64).build().user_data(NO_READ);
+                let entry = opcode::AsyncCancel::new(slot as u64).build();
+                let entry = entry.flags(squeue::Flags::FIXED_FILE).user_data(NO_READ);
                 // If it fails the read just ends by itself.
                 let _ = self.push_entry(&entry);
             }

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::corpus::{ClipSpec, Encoder, clip};
+use crate::decode::SampleKey;
 use crate::decode::testing::{self, Clip};
 use crate::manifest::probe::probe;
-use crate::proto::transform::{Dtype, Layout, Resize, Sampling, Span};
+use crate::proto::transform::{Dtype, Layout, Resize, Sampling, Span, Transform};
 
 fn transforms() -> [Transform; 3] {
     let resize = Resize::Exact { width: 24, height: 16 };
@@ -32,7 +33,7 @@ fn decode_part(clip: &Clip, t: &Transform, key: SampleKey, span: Span, out: &mut
 /// Where the sample can be cut: the first frames of its groups, or any frame where it has none.
 fn cuts(clip: &Clip, t: &Transform, key: SampleKey) -> Vec<u16> {
     let d = clip.descriptor();
-    let wanted = sampling::indices(t.sampling, d.frames, t.frames, &key);
+    let wanted = t.wanted(&d.timeline(), &key).unwrap();
     match plan::groups(&d, &wanted) {
         Some(groups) => groups.iter().map(|g| g.wanted.start as u16).collect(),
         None => (0..t.frames).collect(),

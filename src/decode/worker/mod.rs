@@ -6,6 +6,8 @@
 //!
 //! The worker ends when the daemon's socket does, and the kernel ends it when the daemon's process does.
 
+mod cage;
+
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -16,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 
 use super::emulated::Decoders;
-use super::{Actual, Decoder, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, plan};
+use super::{Actual, Decoder, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, Stage, plan};
 use crate::crash;
 use crate::foreign::LOOK_AGAIN;
 pub use crate::foreign::WorkerError;
@@ -25,6 +27,7 @@ use crate::proto::message::{self, Body, Done, Head, Ready, Ticket, kind};
 use crate::proto::session::{FromWorker, ToWorker};
 use crate::proto::transform::Span;
 use crate::ring::bell::Sleeper;
+use cage::Cage;
 
 const MANIFEST_CUT: &str =
     "the manifest was cut while it was in use: make it under another name, or move it in place";
@@ -46,31 +49,41 @@ struct Report {
 
 /// Runs a worker until the daemon ends it.
 pub fn run(socket: &Path, job: &str, slot: u16) -> Result<(), WorkerError> {
+    run_with(socket, job, slot, Decoders::new)
+}
+
+/// As [`run`], with a decoder of one's own, which is made anew after a panic. A program that calls this with its last
+/// three arguments can be a job's worker (`RunOptions::program`): its reading, sandbox and telling are the built-in
+/// one's, and so are the limits of what it decodes.
+pub fn run_with<D: Decoder>(socket: &Path, job: &str, slot: u16, make: fn() -> D) -> Result<(), WorkerError> {
     crash::arm("worker");
     crate::manifest::guard::install();
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(std::io::Error::from)?;
-    let (daemon, sleeper, cores) = Daemon::introduce(socket, job, slot)?;
-    if let Some(&core) = cores.first()
+    let (daemon, sleeper, bounds) = Daemon::introduce(socket, job, slot)?;
+    if let Some(&core) = bounds.cores.first()
         && !core_affinity::set_for_current(core_affinity::CoreId { id: core as usize })
     {
         let text = format!("workers could not be pinned to their cores (core {core} refused); they run unpinned");
         daemon.say(&FromWorker::Notice { text })?;
     }
-    let (reader, decoder) = (Reader::new(Mode::Auto), Decoders::new());
-    Worker { daemon, sleeper, reader, decoder, jobs: VecDeque::new(), noticed: false }.work()
+    let (reader, decoder) = (Reader::new(Mode::Auto), make());
+    let cage = Cage::new(bounds.sandbox, bounds.memory);
+    Worker { daemon, sleeper, reader, decoder, make, cage, jobs: VecDeque::new(), noticed: false }.work()
 }
 
-struct Worker {
+struct Worker<D> {
     daemon: Daemon,
     sleeper: Sleeper,
     reader: Reader,
-    decoder: Decoders,
+    decoder: D,
+    make: fn() -> D,
+    cage: Cage,
     jobs: VecDeque<Job>,
     /// Whether the daemon knows that io_uring is refused.
     noticed: bool,
 }
 
-impl Worker {
+impl<D: Decoder> Worker<D> {
     fn work(&mut self) -> Result<(), WorkerError> {
         loop {
             if let Some(text) = self.reader.notice().filter(|_| !self.noticed) {
@@ -83,6 +96,8 @@ impl Worker {
             self.take_tickets()?;
             match self.jobs.pop_front() {
                 Some(job) => self.finish(job)?,
+                // The tickets that it has not taken go to its successor, which has the files of all sessions.
+                None if self.cage.is_outgrown() => return Ok(()),
                 None => self.sleep()?,
             }
         }
@@ -116,7 +131,8 @@ impl Worker {
                 link::Packet::Some(ToWorker::Welcome { .. }) => {
                     return Err(WorkerError::Protocol("a second welcome".into()));
                 }
-                link::Packet::Some(ToWorker::Attach { .. } | ToWorker::Brief { .. }) => {}
+                link::Packet::Some(ToWorker::Attach { session, .. }) => self.cage.visit(&self.daemon, session),
+                link::Packet::Some(ToWorker::Brief { .. }) => {}
             }
         }
     }
@@ -143,7 +159,9 @@ impl Worker {
 
     /// Takes tickets over and starts their reads, which then go on while the one before is decoded.
     fn take_tickets(&mut self) -> Result<(), WorkerError> {
-        while let Some(words) = self.daemon.next_ticket()? {
+        while !self.cage.is_outgrown()
+            && let Some(words) = self.daemon.next_ticket()?
+        {
             let ticket = Ticket::parse(&words).map_err(|e| WorkerError::Protocol(e.to_string()))?;
             let taken = Instant::now();
             crash::point("ticket.taken");
@@ -169,6 +187,11 @@ impl Worker {
                     .ok_or_else(|| ("worker", format!("session {session} is not attached")))?
             }
         };
+        if self.cage.is_open() {
+            for line in self.cage.close(&self.daemon) {
+                self.daemon.say(&FromWorker::Notice { text: line }).map_err(|e| ("worker", e.to_string()))?;
+            }
+        }
         if ticket.sample >= attached.manifest.len() {
             return Err(("worker", format!("sample {} of a manifest of {}", ticket.sample, attached.manifest.len())));
         }
@@ -179,7 +202,7 @@ impl Worker {
         let key = SampleKey::new(attached.options.seed, ticket.epoch, ticket.sample);
         let ranges = plan::ranges_of(&descriptor, &attached.options.transform, &key, span_of(ticket));
         let read = self.reader.submit(&Source::from(&descriptor), &ranges);
-        let read = read.map_err(|e| (e.stage.name(), e.reason))?;
+        let read = read.map_err(|e| (e.stage.name(), self.cage.explain(e.reason, descriptor.path)))?;
         Ok((attached, read))
     }
 
@@ -219,9 +242,15 @@ impl Worker {
             catch_unwind(AssertUnwindSafe(|| decoder.decode(&input, &request, out)))
         });
         let outcome = match made.map_err(|e| ("worker", e))? {
-            Ok(outcome) => outcome.map_err(|e| (e.stage.name(), e.reason))?,
+            Ok(outcome) => outcome.map_err(|e| {
+                if e.stage == Stage::Memory {
+                    // What a decoder keeps from sample to sample must not be what the next one lacks.
+                    self.decoder = (self.make)();
+                }
+                (e.stage.name(), e.reason)
+            })?,
             Err(panic) => {
-                self.decoder = Decoders::new();
+                self.decoder = (self.make)();
                 return Err(("worker", format!("panic while decoding: {}", panic_text(&*panic))));
             }
         };

@@ -1,14 +1,12 @@
 //! Who decodes what: tickets are given to workers as late as can be.
 
-use super::queue::{Backlog, Item, Key};
+use super::choose::Patience;
+use super::queue::{Item, Key, bytes_of};
 use super::rank::{Piece, Site, State};
-use super::workers::{DEPTH, Held, Single};
+use super::workers::{DEPTH, Held};
 use super::{Engine, Flight};
 use crate::proto::options::Policy;
-use crate::sched::event::{Decision, ServerId, StreamId, TicketId, Time, WorkerId};
-
-/// Least horizon, nanoseconds: what it takes to hear of an end and to answer it.
-const LEAST_HORIZON: u64 = 2_000_000;
+use crate::sched::event::{Decision, StreamId, TicketId, Time, WorkerId};
 
 /// Batches that a worker of a rank's own may have under way: PyTorch's `prefetch_factor`.
 const OWN_BATCHES: usize = 2;
@@ -31,36 +29,6 @@ pub(super) struct At {
     pub step: u32,
     pub piece: u32,
     pub due: Option<Time>,
-}
-
-/// Whether a sample may be left to the server of its rank's slab.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Patience {
-    /// No: whoever is free is to take it.
-    None,
-    /// The rank's pace is not known yet: near workers are better, but nobody is to stand idle.
-    Unknown,
-    /// Yes, until then: better one idle worker than pixels that cross the box.
-    Until(Time),
-}
-
-impl Head {
-    /// Earliest due first, then by stream; unknown dues last.
-    fn urgency(&self) -> (Time, StreamId) {
-        (self.due.unwrap_or(Time::MAX), self.stream)
-    }
-
-    /// Whether it makes no difference which of the two goes first: they are of one step, for whose end all ranks wait, or
-    /// the one has to begin before the other is expected to be done.
-    fn is_as_urgent_as(&self, first: &Head) -> bool {
-        let (mine, its) = (&self.key, &first.key);
-        let alike = self.stream == first.stream && (mine.ahead, mine.fresh) == (its.ahead, its.fresh);
-        alike && (mine.place == its.place || mine.start <= its.start.saturating_add(first.item.expected))
-    }
-
-    fn is_near(&self, server: ServerId) -> bool {
-        self.site == Site::Server(server)
-    }
 }
 
 impl Engine {
@@ -126,59 +94,6 @@ impl Engine {
         }
     }
 
-    /// Who is to take the first sample of a queue now, if anyone; it may be better to give that worker another one.
-    fn choose(&self, now: Time, head: &Head, heads: &[Head]) -> Option<(WorkerId, Head)> {
-        if self.streams.get(&head.stream)?.run.policy == Policy::Pool {
-            return Some((self.workers.longest_idle().or_else(|| self.workers.longest_single())?, *head));
-        }
-        let Site::Server(home) = head.site else { return None };
-        if let Some(worker) = self.workers.idle_on(home) {
-            return Some((worker, *head));
-        }
-        let near = |server| heads.iter().filter(move |h| h.is_near(server));
-        let horizon = self.horizon();
-        // A ticket must not be caught behind one that may take much longer than expected, unless there is time.
-        let fits = |s: &Single, h: &Head| {
-            s.latest - s.free <= horizon || h.due.is_some_and(|due| s.latest.saturating_add(h.item.safe) <= due)
-        };
-        // Without a horizon nobody is given work ahead, not even who is expected to be free at this very moment.
-        let soon = || self.workers.singles(now, now.saturating_add(horizon)).filter(|_| horizon > 0);
-        let idle = self.workers.idlest();
-        let any = || idle.or_else(|| soon().find(|s| fits(s, head)).map(|s| s.worker));
-        let patience = self.patience(now, head, home);
-        if patience == Patience::None {
-            let worker = any()?;
-            let server = self.workers.server(worker)?;
-            return Some((worker, near(server).find(|h| h.is_as_urgent_as(head)).copied().unwrap_or(*head)));
-        }
-        let local = self.workers.idle().find_map(|(s, w)| Some((w, *near(s).next()?)));
-        if patience == Patience::Unknown && idle.is_some() {
-            return Some(local.unwrap_or((idle?, *head)));
-        }
-        let next = || soon().find_map(|s| Some((s.worker, *near(s.server).find(|h| fits(&s, h))?)));
-        local.or_else(next).or_else(|| if patience == Patience::Unknown { Some((any()?, *head)) } else { None })
-    }
-
-    /// Whether a sample can be left to the workers of its rank's server: if they can do all that waits for them
-    /// before even the first of it has to begin. With less in hand nobody may stand idle, or a lead once lost would never
-    /// be won back where decoding is the bottleneck.
-    fn patience(&self, now: Time, head: &Head, home: ServerId) -> Patience {
-        let Some(due) = head.due else {
-            return if head.key.ahead { Patience::Unknown } else { Patience::None };
-        };
-        let Some(s) = self.streams.get(&head.stream) else { return Patience::None };
-        let Some((free, workers)) = self.workers.outlook(home, now) else { return Patience::None };
-        let waiting = s.shared.get(&home).map_or(0, Backlog::work);
-        // A quarter more, as workers never share work evenly.
-        let share = waiting.saturating_add(waiting / 4) / workers.max(1);
-        let done = free.saturating_add(share).saturating_add(head.item.safe);
-        due.checked_sub(done).map_or(Patience::None, |slack| Patience::Until(now.saturating_add(slack)))
-    }
-
-    fn horizon(&self) -> u64 {
-        (LEAST_HORIZON + 2 * self.decode.read()).min(self.options.horizon)
-    }
-
     /// Asks to be woken when the next worker comes into the horizon, when a sample can wait no longer, and when a
     /// ticket is long overdue.
     fn wish(&mut self, now: Time, heads: &[Head], out: &mut Vec<Decision>) {
@@ -227,7 +142,8 @@ impl Engine {
         let Some(server) = self.workers.server(worker) else { return };
         let Some(s) = self.streams.get_mut(&stream) else { return };
         let Some(r) = s.ranks.get_mut(rank as usize) else { return };
-        let (iter, epoch, hedges) = (r.iter, r.epoch, s.run.hedge && s.run.policy == Policy::Helix);
+        let (iter, epoch, home) = (r.iter, r.epoch, r.server);
+        let hedges = s.run.hedge && s.run.policy == Policy::Helix;
         let Some(entry) = r.batches.get_mut(&step).and_then(|b| b.pieces.get_mut(piece as usize)) else { return };
         self.last_ticket += 1;
         let ticket = TicketId(self.last_ticket);
@@ -239,9 +155,12 @@ impl Engine {
         entry.attempts = entry.attempts.saturating_add(1);
         let Piece { slot, part, attempts: attempt, work, .. } = *entry;
         let expected = (self.decode.expected(&work) as f64 * self.decode.slowness(server)) as u64;
-        let safe = self.decode.safe(&work, server).max(expected);
+        let sending = self.transfer.sending(server, home, bytes_of(&work));
+        self.transfer.send(home, sending);
+        let safe = self.decode.safe(&work, server).max(expected).saturating_add(sending);
         self.workers.give(worker, Held { ticket, expected, safe }, now);
-        self.flights.insert(ticket, Flight { stream, rank, iter, step, piece, worker, server, work, expected, safe });
+        let flight = Flight { stream, rank, iter, step, piece, worker, server, work, expected, safe, home, sending };
+        self.flights.insert(ticket, flight);
         if hedges {
             self.watch(ticket, now);
         }

@@ -77,7 +77,7 @@ impl Engine {
 
     /// There is no room for a second attempt: it is thought of again later.
     pub(super) fn unassigned(&mut self, ticket: TicketId, now: Time) {
-        let Some(flight) = self.flights.remove(&ticket) else { return };
+        let Some(flight) = self.land(ticket) else { return };
         self.workers.end(flight.worker, ticket, now);
         let Some(s) = self.streams.get_mut(&flight.stream) else { return };
         let r = &mut s.ranks[flight.rank as usize];

@@ -4,7 +4,7 @@
 //! - [`queue`]: what waits for a worker; [`workers`]: who holds what, and until when;
 //! - [`grant`]: asking for memory, step by step; [`dispatch`]: giving tickets to workers, as late as can be;
 //!   [`split`]: cutting a clip that would take too long into parts; [`hedge`]: a second attempt where one is stuck;
-//!   [`scale`]: how many workers are used.
+//!   [`scale`]: how many workers are used; [`replace`]: another sample for one that cannot be made.
 //!
 //! Under the deadline policy a sample goes before another if its rank stands still for it, then if it has to begin
 //! sooner: its step's place on a timeline of the predicted pace, less the time that it will hardly exceed. So the
@@ -12,12 +12,14 @@
 //!
 //! Each event touches only what it is about: the cost of a ticket is a few operations on ordered maps.
 
+mod choose;
 mod dispatch;
 mod grant;
 mod hedge;
 mod outlook;
 mod queue;
 mod rank;
+mod replace;
 mod scale;
 mod split;
 mod stream;
@@ -65,6 +67,9 @@ struct Flight {
     work: Work,
     expected: u64,
     safe: u64,
+    /// Server of its rank, and nanoseconds that its sample is sent there.
+    home: ServerId,
+    sending: u64,
 }
 
 /// The scheduler of a job.
@@ -127,10 +132,16 @@ impl Engine {
                 self.rescale(stream, wait_ns, busy_ns);
                 self.step_ended(stream, rank, (iter, step), busy_ns, now);
             }
+            Event::Link { from, to, bytes_per_s, latency_ns } => {
+                self.transfer.link((from, to), bytes_per_s, latency_ns);
+            }
             Event::WorkerUp { worker, server } => self.worker_up(worker, server),
             Event::WorkerDown { worker } => self.worker_down(worker, now),
             Event::TicketDone { ticket, measured } => self.ended(ticket, Some(measured), now),
             Event::TicketFailed { ticket } => self.ended(ticket, None, now),
+            Event::Replaced { stream, rank, iter, step, slot, sample, work } => {
+                self.replaced((stream, rank), (iter, step), (slot, sample), work);
+            }
             Event::Unassigned { ticket } => self.unassigned(ticket, now),
             Event::Tick => self.wake = self.wake.filter(|&wish| wish > now),
         }
@@ -188,7 +199,7 @@ impl Engine {
             return;
         }
         for ticket in self.workers.down(worker) {
-            let Some(flight) = self.flights.remove(&ticket) else { continue };
+            let Some(flight) = self.land(ticket) else { continue };
             let Some(s) = self.streams.get_mut(&flight.stream) else { continue };
             let r = &mut s.ranks[flight.rank as usize];
             let (server, iter) = (r.server, r.iter);
@@ -232,20 +243,24 @@ impl Engine {
 
     /// What a ticket took longer because its sample went to another server's memory.
     fn learn_transfer(&mut self, flight: &Flight, measured: &Measured) {
-        let Some(r) = self.streams.get(&flight.stream).and_then(|s| s.ranks.get(flight.rank as usize)) else {
-            return;
-        };
         // Megapixels of three bytes.
-        let (pair, megabytes) = ((flight.server, r.server), 3.0 * flight.work.output);
+        let (pair, megabytes) = ((flight.server, flight.home), 3.0 * flight.work.output);
         if measured.wall_us > 0 {
             let near = flight.expected as f64 / 1e6;
             self.transfer.learn(pair, megabytes, near, f64::from(measured.wall_us) / 1e3);
         }
     }
 
+    /// A ticket is under way no more.
+    fn land(&mut self, ticket: TicketId) -> Option<Flight> {
+        let flight = self.flights.remove(&ticket)?;
+        self.transfer.sent(flight.home, flight.sending);
+        Some(flight)
+    }
+
     /// A ticket has ended, well or badly.
     fn ended(&mut self, ticket: TicketId, measured: Option<Measured>, now: Time) {
-        let Some(flight) = self.flights.remove(&ticket) else { return };
+        let Some(flight) = self.land(ticket) else { return };
         self.workers.end(flight.worker, ticket, now);
         self.roused.insert(flight.worker);
         if let Some(measured) = measured {
@@ -263,7 +278,7 @@ impl Engine {
         // Whoever else has it ends as it may.
         (piece.state, piece.hedge) = (State::Ended, None);
         batch.left -= 1;
-        let (slot, in_parts) = (piece.slot, piece.part.is_some());
+        let (slot, in_parts) = ((piece.slot, piece.sample), piece.part.is_some());
         if measured.is_none() && in_parts {
             s.give_up(flight.rank, flight.step, slot);
         }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::sched::cost::Work;
+
 /// Place in the queue; the least goes first. Unique within a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
@@ -24,6 +26,11 @@ pub(super) const fn place(epoch: u32, step: u32) -> u64 {
     (epoch as u64) << 32 | step as u64
 }
 
+/// Bytes of what is made: megapixels of three bytes.
+pub(super) fn bytes_of(work: &Work) -> u64 {
+    (3e6 * work.output).max(0.0) as u64
+}
+
 /// What the key does not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Item {
@@ -33,6 +40,8 @@ pub(super) struct Item {
     pub expected: u64,
     /// Nanoseconds that it will hardly exceed.
     pub safe: u64,
+    /// Bytes of what is made of it.
+    pub bytes: u64,
 }
 
 /// A queue, and the work in it.
@@ -67,6 +76,11 @@ impl Backlog {
         self.items.first_key_value().map(|(k, i)| (*k, *i))
     }
 
+    /// All that waits, the first first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, Item)> {
+        self.items.iter().map(|(k, i)| (*k, *i))
+    }
+
     /// Expected nanoseconds of all that waits.
     pub(super) fn work(&self) -> u64 {
         self.work
@@ -84,7 +98,7 @@ mod tests {
     #[test]
     fn what_is_waited_for_then_what_was_lost_then_what_has_to_begin_first() {
         let mut queue = Backlog::default();
-        let item = |step| Item { step, expected: 10, safe: 20 };
+        let item = |step| Item { step, expected: 10, safe: 20, bytes: 1 };
         queue.push(key(true, 20, 0, 0), item(0));
         queue.push(key(true, 10, 1, 1), item(1));
         queue.push(key(true, 10, 0, 2), item(0));

@@ -236,6 +236,17 @@ impl Rig {
         self.tell(Event::WorkerDown { worker });
     }
 
+    /// A ticket's sample is bad, and its place free for another.
+    pub(super) fn forget(&mut self, ticket: TicketId) {
+        let Some(live) = self.live.remove(&ticket) else { return };
+        if let Some(queue) = self.queues.get_mut(&live.worker) {
+            queue.retain(|t| *t != ticket);
+        }
+        if let Some(room) = self.rooms.get_mut(&live.batch) {
+            room.attempts.retain(|(slot, _), _| *slot != live.slot);
+        }
+    }
+
     /// Ends a ticket; `wall_us` of 0 fails it.
     pub(super) fn end(&mut self, ticket: TicketId, wall_us: u32) {
         if let Some(live) = self.live.remove(&ticket) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::queue::{Backlog, Item, Key, place};
+use super::queue::{Backlog, Item, Key, bytes_of, place};
 use super::rank::{Batch, Rank, Site, State};
 use crate::proto::handover::{Dealt, Known};
 use crate::proto::options::{Policy, RunOptions, StreamOptions};
@@ -199,7 +199,8 @@ impl Stream {
         // A pool takes samples in the order of the ranks' batches, a worker of a rank's own in that of its batch.
         let start = if policy == Policy::Helix { b.wanted.saturating_sub(p.lead) } else { 0 };
         let key = Key { ahead, fresh: p.attempts == 0, start, place, rank, piece };
-        let item = Item { step, expected: p.expected, safe: p.safe };
+        let bytes = bytes_of(&p.work);
+        let item = Item { step, expected: p.expected, safe: p.safe, bytes };
         p.state = State::Queued(site, key);
         self.backlog(site).push(key, item);
     }
@@ -237,9 +238,10 @@ impl Stream {
     }
 
     /// One part of a sample cannot be made: so the others need not be. What workers have in hand ends as it may.
-    pub(super) fn give_up(&mut self, rank: u32, step: u32, slot: u16) {
+    pub(super) fn give_up(&mut self, rank: u32, step: u32, (slot, sample): (u16, u64)) {
         let Some(batch) = self.ranks.get(rank as usize).and_then(|r| r.batches.get(&step)) else { return };
-        let parts = (0..).zip(&batch.pieces).filter(|(_, p)| p.slot == slot && p.state != State::Ended);
+        let parts =
+            (0..).zip(&batch.pieces).filter(|(_, p)| (p.slot, p.sample) == (slot, sample) && p.state != State::Ended);
         for piece in parts.map(|(i, _)| i).collect::<Vec<u32>>() {
             self.dequeue(rank, step, piece);
             if let Some(batch) = self.ranks.get_mut(rank as usize).and_then(|r| r.batches.get_mut(&step)) {

@@ -211,6 +211,22 @@ impl Workers {
         some.filter_map(|(id, server)| Some((*id, *server.idle.first()?)))
     }
 
+    /// As [`Workers::idle`], as workers that are free now; the server that has most idle ones comes first.
+    pub(super) fn idle_singles(&self, now: Time) -> impl Iterator<Item = Single> {
+        let mut servers: Vec<_> = self.idle().collect();
+        servers.sort_by_key(|(id, _)| std::cmp::Reverse(self.servers.get(id).map_or(0, |s| s.idle.len())));
+        servers.into_iter().map(move |(server, worker)| Single { worker, server, free: now, latest: now })
+    }
+
+    /// When the first worker of a server is expected to be free that is not overdue.
+    pub(super) fn next_free(&self, server: ServerId, now: Time) -> Option<Time> {
+        let server = self.servers.get(&server)?;
+        if !server.idle.is_empty() {
+            return Some(now);
+        }
+        server.busy.range((now, WorkerId(0))..).next().map(|(free, _)| *free)
+    }
+
     /// An idle worker of the server that has most.
     pub(super) fn idlest(&self) -> Option<WorkerId> {
         if self.may_wake() { self.spare() } else { None }

@@ -1,10 +1,11 @@
-//! What it takes to read a sample, by server and bytes, and to write it across servers, by bytes and distance.
+//! What it takes to read a sample, by server and bytes, and to bring it to another server's memory, by bytes and
+//! distance.
 
 use std::collections::BTreeMap;
 
 use super::error::Error;
 use super::fit::Fit;
-use crate::sched::event::ServerId;
+use crate::sched::event::{ServerId, Time};
 
 /// Milliseconds of opening and reading before any was measured, and of a megabyte: a local disk's.
 const READ_PRIOR: [f64; 2] = [0.2, 1.0];
@@ -39,15 +40,61 @@ impl ReadModel {
     }
 }
 
-/// What writing to another server's memory costs on top, for each pair of servers: their distance.
+/// A way that samples are sent over when they are made.
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    /// Nanoseconds of a byte.
+    byte: f64,
+    latency: u64,
+}
+
+/// What bringing samples to another server's memory costs on top, for each pair of servers: their distance. Where
+/// workers write there it is learnt; what is sent over a link takes as long as the link is said to.
 #[derive(Debug, Clone, Default)]
 pub struct TransferModel {
     pairs: BTreeMap<(ServerId, ServerId), Fit<1>>,
+    links: BTreeMap<(ServerId, ServerId), Link>,
+    /// Nanoseconds of sending that are still to come, by the server that takes it in.
+    under_way: BTreeMap<ServerId, u64>,
     /// How wrong the time of tickets that crossed was predicted.
     pub error: Error,
 }
 
 impl TransferModel {
+    /// There is a link between two servers.
+    pub fn link(&mut self, (from, to): (ServerId, ServerId), bytes_per_s: u64, latency: u64) {
+        self.links.insert((from, to), Link { byte: 1e9 / (bytes_per_s.max(1) as f64), latency });
+    }
+
+    /// Nanoseconds that a link is busy with so many bytes; 0 where nothing is sent.
+    pub fn sending(&self, from: ServerId, to: ServerId, bytes: u64) -> u64 {
+        self.links.get(&(from, to)).map_or(0, |link| (link.byte * bytes as f64) as u64)
+    }
+
+    /// So many nanoseconds of sending are to come to a server.
+    pub fn send(&mut self, to: ServerId, sending: u64) {
+        if sending > 0 {
+            *self.under_way.entry(to).or_default() += sending;
+        }
+    }
+
+    /// So many nanoseconds of sending to a server are over, or come to nothing.
+    pub fn sent(&mut self, to: ServerId, sending: u64) {
+        if let Some(left) = self.under_way.get_mut(&to) {
+            *left = left.saturating_sub(sending);
+        }
+    }
+
+    /// When so many bytes that are made at a time on a worker's server are in the memory of a rank's.
+    pub fn arrival(&self, (from, to): (ServerId, ServerId), bytes: u64, now: Time, made: Time) -> Time {
+        let Some(link) = self.links.get(&(from, to)) else {
+            return made.saturating_add(self.predict(from, to, bytes as f64 / 1e6));
+        };
+        // What is under way goes first, at the latest.
+        let free = now.saturating_add(self.under_way.get(&to).copied().unwrap_or(0));
+        made.max(free).saturating_add(self.sending(from, to, bytes)).saturating_add(link.latency)
+    }
+
     /// Nanoseconds on top for so many megabytes from a worker's server into the memory of a rank's.
     pub fn predict(&self, from: ServerId, to: ServerId, megabytes: f64) -> u64 {
         if from == to {
@@ -59,7 +106,7 @@ impl TransferModel {
 
     /// Learns that a ticket of so many megabytes took `ms` where `near_ms` were predicted for a near one.
     pub fn learn(&mut self, (from, to): (ServerId, ServerId), megabytes: f64, near_ms: f64, ms: f64) {
-        if from == to || megabytes <= 0.0 {
+        if from == to || megabytes <= 0.0 || self.links.contains_key(&(from, to)) {
             return;
         }
         let predicted = near_ms + self.predict(from, to, megabytes) as f64 / 1e6;
@@ -92,6 +139,20 @@ mod tests {
             assert!((found / (0.3 + 2.0 * pace) - 1.0).abs() < 0.1, "{found} ms");
         }
         assert!(model.error.spread < 0.1 && model.error.count == 2000, "{:?}", model.error);
+    }
+
+    #[test]
+    fn what_is_sent_over_a_link_waits_for_what_is_under_way() {
+        let mut model = TransferModel::default();
+        model.link((FAR, NEAR), 1_000_000, 500);
+        let arrival = |model: &TransferModel, made| model.arrival((FAR, NEAR), 100, 1000, made);
+        assert_eq!(arrival(&model, 2000), 2000 + 100_000 + 500);
+        let sending = model.sending(FAR, NEAR, 300);
+        model.send(NEAR, sending);
+        assert_eq!(arrival(&model, 2000), 1000 + 300_000 + 100_000 + 500);
+        assert_eq!(model.arrival((NEAR, FAR), 0, 1000, 2000), 2000, "there is no link the other way");
+        model.sent(NEAR, sending);
+        assert_eq!(arrival(&model, 2000), 2000 + 100_000 + 500);
     }
 
     #[test]

@@ -2,13 +2,14 @@
 //!
 //! [`run`] simulates, [`figures`] averages over seeds, [`table`] prints, [`rows`] holds the figures against their
 //! targets, [`plot`] draws, [`ablation`] switches one lever off at a time, [`sweep`] adds servers and compares the bytes
-//! that cross between them with [`flow`]'s fewest, [`scaling`] looks for the best number of workers, [`speed`] measures
+//! that cross between them with [`flow`]'s fewest, [`nodes`] has several machines, [`scaling`] looks for the best number of workers, [`speed`] measures
 //! the scheduler itself.
 
 mod ablation;
 mod figures;
 mod flow;
 mod live;
+mod nodes;
 mod plot;
 mod rows;
 mod run;
@@ -55,7 +56,7 @@ pub(crate) struct Args {
     /// Leave out the measurement of the scheduler's own speed, which wants a quiet machine
     #[arg(long)]
     no_speed: bool,
-    /// Leave out the ablations, the server sweep and the bytes between servers
+    /// Leave out the ablations, the server sweep, the bytes between servers and the case of several machines
     #[arg(long)]
     no_ablations: bool,
     /// Through a real daemon, workers and rings instead, with emulated decoding and compute
@@ -174,6 +175,7 @@ fn bench(args: &Args) -> Result<(), Failure> {
             ablation::rows(&workloads, (args.seeds.min(ABLATION_SEEDS), args.longer), jobs, &command),
             sweep::servers(&workloads, jobs, &command),
             sweep::cross_bytes(&workloads, jobs, &command),
+            nodes::rows(&workloads, jobs, &command),
         ] {
             print!("{table}");
             found.extend(more);

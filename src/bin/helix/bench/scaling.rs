@@ -1,7 +1,7 @@
 //! Worker scaling where workers slow each other: against the best fixed number of them.
 
 use helix_shm::results::Row;
-use helix_shm::sim::{Bounds, Contention, Job, Setup, System, Workload, simulate};
+use helix_shm::sim::{Bounds, Contention, Job, Layout, Setup, System, Workload, simulate};
 
 /// How much each of a server's workers slows every other, and how that grows: it peaks at 18 of them.
 const CONTENTION: Contention = Contention::Workers { alpha: 0.02, beta: 0.003 };
@@ -15,7 +15,8 @@ pub(super) fn rows(workload: &Workload, command: &str) -> Vec<Row> {
     let job = Job { warmup: STEPS.1, ..workload.job(0, STEPS.0) };
     let run = |cores: u16, scale: bool| {
         let job = Job { cores, ..job.clone() };
-        let setup = Setup { servers: 1, scale, contention: Some(CONTENTION), ..Setup::new(System::HELIX) };
+        let setup =
+            Setup { layout: Layout::Even(1), scale, contention: Some(CONTENTION), ..Setup::new(System::HELIX) };
         simulate(&job, &Bounds::new(&job), setup).throughput
     };
     let best = FIXED.map(|cores| run(cores, false)).into_iter().fold(0.0, f64::max);

@@ -1,9 +1,10 @@
 //! Server sweep: more servers under a law by which they slow each other, and the bytes that cross between them.
 
 use helix_shm::results::Row;
-use helix_shm::sim::{Bounds, Contention, Placed, Setup, System, Workload, simulate};
+use helix_shm::sim::{Bounds, Contention, Job, Layout, Setup, System, Workload, simulate};
 
 use super::flow::fewest_bytes;
+use super::nodes::windows;
 use super::run::side_by_side;
 
 /// Servers of the sweep, of [`EACH`] workers each. The law peaks at 18.
@@ -12,6 +13,9 @@ const EACH: u16 = 4;
 const LAW: Contention = Contention::Servers { alpha: 0.02, beta: 0.003 };
 /// Seeds of the sweep.
 const SEEDS: u64 = 2;
+
+/// Steps of a run, and those before the clock starts: what it takes to find the number of workers.
+const STEPS: (u32, u32) = (480, 300);
 
 /// A workload's throughput with each number of servers.
 struct Sweep {
@@ -31,35 +35,41 @@ impl Sweep {
     }
 }
 
-/// The sweep's rows and its table.
+/// The sweep's rows and its table: with all workers at work, and with as many as are found to be best.
 pub(super) fn servers(workloads: &[&Workload], threads: usize, command: &str) -> (Vec<Row>, String) {
-    let sweeps = side_by_side(workloads.len(), threads, |n| {
+    let sweep = |workload: &Workload, scale: bool| {
         let rate = |servers: &u16| {
             let rates = (0..SEEDS).map(|seed| {
-                let mut job = workloads[n].job(seed, workloads[n].steps);
-                job.cores = servers * EACH;
-                let setup = Setup { servers: *servers, contention: Some(LAW), ..Setup::new(System::HELIX) };
+                let job = Job { warmup: STEPS.1, cores: servers * EACH, ..workload.job(seed, STEPS.0) };
+                let layout = Layout::Even(*servers);
+                let setup = Setup { layout, scale, contention: Some(LAW), ..Setup::new(System::HELIX) };
                 simulate(&job, &Bounds::new(&job), setup).throughput
             });
             rates.sum::<f64>() / SEEDS as f64
         };
         Sweep { rates: SERVERS.iter().map(rate).collect() }
-    });
+    };
+    let sweeps = side_by_side(2 * workloads.len(), threads, |n| sweep(workloads[n / 2], n % 2 == 1));
     let mut table = format!("{:20} samples/s with servers of {EACH} workers:", "servers");
     SERVERS.iter().for_each(|n| table += &format!(" {n:>9}"));
     table += "  worst over best\n";
     let mut rows = Vec::new();
-    for (workload, sweep) in workloads.iter().zip(&sweeps) {
-        table += &format!("{:54}", workload.name);
+    for (n, sweep) in sweeps.iter().enumerate() {
+        let (workload, mode) = (&workloads[n / 2].name, ["servers", "servers-scaled"][n % 2]);
+        table += &format!("{workload:20} {mode:33}");
         for (n, rate) in SERVERS.iter().zip(&sweep.rates) {
             table += &format!(" {rate:9.2}");
-            let name = format!("paper.{}.servers{n}.throughput", workload.name);
+            let name = format!("paper.{workload}.{mode}{n}.throughput");
             rows.push(Row::new(name, *rate, "samples/s", "", command));
         }
         table += &format!("  {:15.3}\n", sweep.worst());
     }
-    let worst = sweeps.iter().map(Sweep::worst).fold(f64::INFINITY, f64::min);
-    rows.push(Row::new("paper.servers_worst_vs_best", worst, "", ">= 0.97", command));
+    let worst = |scaled: usize| {
+        let of = sweeps.iter().skip(scaled).step_by(2);
+        of.map(Sweep::worst).fold(f64::INFINITY, f64::min)
+    };
+    rows.push(Row::new("paper.servers_worst_vs_best", worst(1), "", ">= 0.97", command));
+    rows.push(Row::new("paper.servers_worst_vs_best_unscaled", worst(0), "", "", command));
     (rows, table + "\n")
 }
 
@@ -68,16 +78,10 @@ pub(super) fn cross_bytes(workloads: &[&Workload], threads: usize, command: &str
     let found = side_by_side(workloads.len(), threads, |n| {
         let job = workloads[n].job(0, workloads[n].steps);
         let setup = Setup { trace: true, ..Setup::new(System::HELIX) };
-        let run = simulate(&job, &Bounds::new(&job), setup);
-        // What is decoded at the same time can be exchanged: the steps that lie within one lookahead.
-        let mut windows: Vec<Vec<Placed>> = Vec::new();
-        for placed in run.placed {
-            let window = (placed.step / setup.depth) as usize;
-            windows.resize_with(windows.len().max(window + 1), Vec::new);
-            windows[window].push(placed);
-        }
-        let all: u64 = windows.iter().flatten().map(|p| p.bytes).sum();
-        let least: f64 = windows.iter().map(|w| fewest_bytes(w, setup.servers.into())).sum();
+        let run = simulate(&job, &Bounds::new(&job), setup.clone());
+        let all = run.bytes;
+        let windows = windows(run.placed, setup.depth);
+        let least: f64 = windows.iter().map(|w| fewest_bytes(w, setup.layout.servers().into())).sum();
         (run.cross_bytes as f64, least, all as f64)
     });
     let mut table = format!(
