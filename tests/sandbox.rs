@@ -118,7 +118,7 @@ impl Decoder for Escapist {
             .transform
             .place(&facts, request.span)
             .ok_or_else(|| SampleError::new(Stage::Transform, "the tests take whole samples"))?;
-        Ok(Outcome { written, shape: request.transform.shape(&facts), frames_decoded: 1 })
+        Ok(Outcome { written, shape: request.transform.shape(&facts), frames_decoded: 1, actual: None })
     }
 }
 

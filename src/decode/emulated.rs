@@ -1,12 +1,13 @@
 //! Decoding that only takes its time: for load tests of everything around it, with any number of workers on few cores.
 //!
-//! A row whose container is [`CONTAINER`] says in its text how many microseconds it takes; the worker sleeps for them
-//! and writes the numbers that a decoder would have written. Everything else (reading, placing, telling) is as always.
+//! A row whose container is [`CONTAINER`] says in its text how many microseconds it takes, and behind a space how many
+//! milliseconds the clip really lasts, if that is not what the row says; the worker sleeps for the former, reports the
+//! latter, and writes the numbers that a decoder would have written. Everything else (reading, placing, telling) is as always.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Decoder, Input, Outcome, Request, SampleError, Stage};
+use super::{Actual, Decoder, Input, Outcome, Request, SampleError, Stage};
 
 /// Container of the rows that are emulated.
 pub const CONTAINER: &str = "emulated";
@@ -21,12 +22,20 @@ impl Decoder for Emulated {
     fn decode(&mut self, _input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
         let begun = Instant::now();
         let d = &request.descriptor;
-        let time = d.text.parse().map(Duration::from_micros).ok().filter(|t| *t <= MOST);
-        let time = time.ok_or_else(|| {
-            let what = format!("its text is `{}`; wanted microseconds up to {}", d.text, MOST.as_micros());
+        let (time, lasts) = text(d.text).ok_or_else(|| {
+            let what = format!(
+                "its text is `{}`; wanted microseconds up to {}, and perhaps the clip's milliseconds",
+                d.text,
+                MOST.as_micros()
+            );
             SampleError::new(Stage::Demux, what)
         })?;
         let facts = d.facts();
+        let actual = lasts.filter(|ms| *ms != facts.duration_ms).map(|duration_ms| Actual {
+            frames: facts.frames,
+            duration_ms,
+            shown: (facts.width, facts.height),
+        });
         let shape = request.transform.shape(&facts);
         let (_, bytes) = request.transform.place(&facts, request.span).ok_or_else(|| {
             SampleError::new(
@@ -44,8 +53,16 @@ impl Decoder for Emulated {
         })?;
         room.fill(d.row as u8);
         sleep(time.saturating_sub(begun.elapsed()));
-        Ok(Outcome { written: bytes, shape, frames_decoded: d.frames })
+        Ok(Outcome { written: bytes, shape, frames_decoded: d.frames, actual })
     }
+}
+
+/// Time to take, and milliseconds of the clip.
+fn text(text: &str) -> Option<(Duration, Option<u32>)> {
+    let (time, lasts) = text.split_once(' ').map_or((text, None), |(time, lasts)| (time, Some(lasts)));
+    let time = time.parse().map(Duration::from_micros).ok().filter(|t| *t <= MOST)?;
+    let Some(lasts) = lasts else { return Some((time, None)) };
+    Some((time, Some(lasts.parse().ok()?)))
 }
 
 #[cfg(test)]
@@ -78,14 +95,20 @@ mod tests {
         let (outcome, took, out) = made("20000", 100).expect("a sample");
         assert_eq!((outcome.written, outcome.frames_decoded), (2 * 3 * 4 * 4, 10));
         assert!(took >= Duration::from_millis(20));
+        assert_eq!(outcome.actual, None);
+        let (longer, ..) = made("1 700", 100).expect("a sample");
+        assert_eq!(longer.actual, Some(Actual { frames: 10, duration_ms: 700, shown: (64, 48) }));
         assert!(out[..96].iter().all(|b| *b == 7) && out[96..] == [0; 4]);
     }
 
     #[test]
     fn what_it_cannot_do_is_an_error() {
-        for (text, room, stage) in
-            [("", 100, Stage::Demux), ("9999999999", 100, Stage::Demux), ("1", 95, Stage::Transform)]
-        {
+        for (text, room, stage) in [
+            ("", 100, Stage::Demux),
+            ("9999999999", 100, Stage::Demux),
+            ("1", 95, Stage::Transform),
+            ("1 x", 100, Stage::Demux),
+        ] {
             assert_eq!(made(text, room).expect_err("it cannot be done").stage, stage);
         }
     }

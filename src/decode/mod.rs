@@ -74,6 +74,19 @@ pub struct Outcome {
     pub shape: [u16; 4],
     /// Frames that the codec gave out, wanted or not.
     pub frames_decoded: u32,
+    /// What the sample is, where that is not what its descriptor says: the same whichever part of it was made.
+    pub actual: Option<Actual>,
+}
+
+/// What a sample turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Actual {
+    /// Frames of the clip.
+    pub frames: u32,
+    /// Its duration, milliseconds.
+    pub duration_ms: u32,
+    /// Width and height in pixels as shown.
+    pub shown: (u16, u16),
 }
 
 /// Where a sample failed.

@@ -127,7 +127,8 @@ impl<'o> Target<'o> {
 
     /// What is said of the sample once all frames are written.
     pub(super) fn outcome(&self, frames_decoded: u32) -> Outcome {
-        Outcome { written: self.out.len() as u64, shape: self.shape, frames_decoded }
+        // Strict: a clip that is not what the index says is an error, not another clip.
+        Outcome { written: self.out.len() as u64, shape: self.shape, frames_decoded, actual: None }
     }
 }
 

@@ -7,11 +7,13 @@
 //! - [`options`] and [`transform`]: what the user asks for. Pure data and arithmetic, so that the rank, the
 //!   daemon, the workers and the simulator compute the same shapes from the same descriptor; with [`sampling`], which
 //!   frames are kept, [`picture`] and [`fit`], their size, and [`key`], the randomness of a sample;
-//! - [`order`]: an epoch's order, where a sampler of the user's own makes it.
+//! - [`order`]: an epoch's order, where a sampler of the user's own makes it;
+//! - [`handover`]: what balancing after decode came to.
 //!
 //! This room knows nothing else of ours and does no I/O. `docs/protocol.md` is its prose.
 
 pub mod fit;
+pub mod handover;
 pub mod key;
 pub mod message;
 pub mod options;
@@ -23,4 +25,4 @@ pub mod session;
 pub mod transform;
 
 /// Version of everything in this room. Peers of another version are refused with both numbers.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;

@@ -258,6 +258,7 @@ fn job(steps: &[Vec<Part>], options: &StreamOptions, warmup: usize, cores: u16, 
         micro_batch: 1,
         regroup: 1,
         mix: Vec::new(),
+        rebalance: Default::default(),
         ..options.clone()
     };
     let (steps, warmup) = (steps.len() as u32, warmup as u32);

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 
-use super::{Decoder, Decoders, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, Stage, plan};
+use super::{Actual, Decoder, Decoders, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, Stage, plan};
 use crate::crash;
 use crate::foreign::LOOK_AGAIN;
 pub use crate::foreign::WorkerError;
 use crate::foreign::link::{self, Attached, Daemon};
-use crate::proto::message::{Body, Done, Head, Ready, Ticket, kind};
+use crate::proto::message::{self, Body, Done, Head, Ready, Ticket, kind};
 use crate::proto::session::{FromWorker, ToWorker};
 use crate::proto::transform::Span;
 use crate::ring::bell::Sleeper;
@@ -281,7 +281,7 @@ impl<D: Decoder> Worker<D> {
         report: &Report,
         attached: &Attached,
     ) -> Result<(), WorkerError> {
-        let Outcome { written, shape, frames_decoded } = report.outcome;
+        let Outcome { written, shape, frames_decoded, actual } = report.outcome;
         let Ticket { sample, offset, grant, step, first, frames, .. } = *ticket;
         let room = attached.has_room();
         let done = Done {
@@ -296,6 +296,14 @@ impl<D: Decoder> Worker<D> {
             bytes_read: report.bytes_read,
             flags: if room { 0 } else { crate::proto::message::DONE_UNTOLD },
         };
+        if let Some(Actual { frames, duration_ms, shown: (width, height) }) = actual {
+            let head = Head { kind: kind::ACTUAL, ..ticket.head };
+            let zero = bytemuck::Zeroable::zeroed();
+            let ticket = ticket.ticket;
+            let actual = message::Actual { head, ticket, frames, duration_ms, width, height, ..zero };
+            self.daemon.tell(&actual)?;
+            crash::point("actual.told");
+        }
         self.daemon.tell(&done)?;
         crash::point("done.told");
         if room {
