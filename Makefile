@@ -4,7 +4,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # More options, e.g. `make demo ARGS="--ranks 4 --videos ~/clips"`.
 ARGS :=
 
-.PHONY: help setup build demo test bench bench-ring bench-live bench-python paper loom crash fuzz results python-test
+.PHONY: help setup build demo test bench bench-ring bench-live bench-python paper loom crash fuzz fuzz-media results \
+	python-test mindspore-test peers
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -42,11 +43,20 @@ crash: setup ## ten thousand kill -9 at named points and random instants; CRASH_
 fuzz: setup ## hostile bytes for everything that is read from peers and files, a minute each
 	@sh ci/fuzz.sh 60
 
+fuzz-media: setup ## 20,000 mutated media files through daemons, workers and ranks; MEDIA_MUTANTS=2000 for fewer
+	@sh ci/fuzz-media.sh
+
 results: build ## the rows that benchmarks and demo left, those that do not hold first
 	@$(TARGET)/release/helix results $(ARGS) || [ $$? -eq 1 ] # 1: some do not hold, which is what one came to read
 
 python-test: setup ## the Python package: wheel, torch, numpy
 	@sh ci/python.sh $(ARGS)
+
+mindspore-test: setup ## the face for MindSpore, beside a MindSpore from PyPI in an environment of its own
+	@sh ci/mindspore.sh $(ARGS)
+
+peers: build ## our loader in a feed benchmark from elsewhere: PEERS=its folder; ARGS="--workloads vivit-b"
+	@sh ci/peers.sh $(ARGS)
 
 bench-python: build ## what next() costs in Python on a batch that is ready; ARGS=data.arrow
 	@sh ci/bench-python.sh $(ARGS)

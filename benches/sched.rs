@@ -50,6 +50,7 @@ fn options(batch_size: u32) -> StreamOptions {
         regroup: 1,
         weigh: Default::default(),
         mix: Vec::new(),
+        rebalance: Default::default(),
     }
 }
 

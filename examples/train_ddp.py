@@ -31,7 +31,12 @@ class Clips(Dataset):
 
     def __init__(self, manifest: hx.Manifest) -> None:
         loader = DataLoader(
-            manifest, num_workers=1, transform=VIDEO, rank=0, world_size=1, job=f"clips-{os.getpid()}"
+            manifest,
+            num_workers=1,
+            transform=VIDEO,
+            rank=0,
+            world_size=1,
+            job=f"clips-{os.getpid()}",
         )
         self.videos = [batch["video"][0].clone() for batch in loader]
         loader.close()
@@ -49,7 +54,10 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv3d(3, 8, 3, stride=2), nn.ReLU(), nn.Conv3d(8, 16, 3, stride=2, padding=1), nn.ReLU()
+            nn.Conv3d(3, 8, 3, stride=2),
+            nn.ReLU(),
+            nn.Conv3d(8, 16, 3, stride=2, padding=1),
+            nn.ReLU(),
         )
         self.head = nn.Linear(16, CLASSES)
 
@@ -75,9 +83,15 @@ def train(loader, epochs: int, weighted: bool) -> tuple[list[float], float, floa
                 break
             ids = batch.ids if hasattr(batch, "ids") else batch["id"].tolist()
             target = torch.tensor([i % CLASSES for i in ids])
-            each = nn.functional.cross_entropy(model(batch["video"]), target, reduction="none")
+            each = nn.functional.cross_entropy(
+                model(batch["video"]), target, reduction="none"
+            )
             # The mean over the global batch, whoever has how many of its samples.
-            weights = batch.weights.float() if weighted else torch.full((len(ids),), 1.0 / (len(ids) * world))
+            weights = (
+                batch.weights.float()
+                if weighted
+                else torch.full((len(ids),), 1.0 / (len(ids) * world))
+            )
             loss = world * (weights * each).sum()
             optimiser.zero_grad()
             loss.backward()
@@ -110,12 +124,20 @@ def main() -> None:
         sampler = DistributedSampler(range(len(manifest)), shuffle=True, drop_last=True)
         loader = DataLoader(manifest, sampler=sampler, transform=VIDEO, **shared)
     else:
-        loader = DataLoader(manifest, shuffle=True, transform=VIDEO, balance="cost", **shared)
+        loader = DataLoader(
+            manifest, shuffle=True, transform=VIDEO, balance="cost", **shared
+        )
     ours, our_time, our_wait = train(loader, args.epochs, weighted=True)
     if dist.get_rank() == 0:
-        print(f"{len(ours)} steps; losses {'equal to the last bit' if ours == theirs else 'not equal'}")
-        print(f"torch {their_time:6.2f} s, of which {their_wait:.2f} s waiting (clips decoded beforehand)")
-        print(f"ours  {our_time:6.2f} s, of which {our_wait:.2f} s waiting (decoding included)")
+        print(
+            f"{len(ours)} steps; losses {'equal to the last bit' if ours == theirs else 'not equal'}"
+        )
+        print(
+            f"torch {their_time:6.2f} s, of which {their_wait:.2f} s waiting (clips decoded beforehand)"
+        )
+        print(
+            f"ours  {our_time:6.2f} s, of which {our_wait:.2f} s waiting (decoding included)"
+        )
         for hint in loader.stats()["hints"]:
             print("hint:", hint)
         if args.balance == "none" and ours != theirs:

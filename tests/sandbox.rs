@@ -13,6 +13,7 @@ use std::time::Duration;
 use common::{Daemon, folder, index, workers};
 use helix_shm::corpus::{ClipSpec, clip};
 use helix_shm::decode::{Decoder, Input, Outcome, Request, SampleError, Stage, worker};
+use helix_shm::proto::options::OnError;
 use helix_shm::proto::transform::{Resize, Transform};
 use helix_shm::{Loader, Options};
 
@@ -117,7 +118,7 @@ impl Decoder for Escapist {
             .transform
             .place(&facts, request.span)
             .ok_or_else(|| SampleError::new(Stage::Transform, "the tests take whole samples"))?;
-        Ok(Outcome { written, shape: request.transform.shape(&facts), frames_decoded: 1 })
+        Ok(Outcome { written, shape: request.transform.shape(&facts), frames_decoded: 1, actual: None })
     }
 }
 
@@ -252,6 +253,35 @@ fn a_decoder_that_was_taken_over_reaches_nothing_but_its_clip() {
         };
         assert_eq!(outcome, wanted, "{name}");
     }
+}
+
+/// A second loader of the job, whose clips are elsewhere, and one whose clips are links, as caches of downloads have them.
+#[test]
+fn loaders_whose_files_are_elsewhere_are_served_too() {
+    let folders = [folder(), folder(), folder()];
+    let manifests = folders.each_ref().map(|folder| data(folder.path()));
+    let links = folders[2].path().join("links");
+    std::fs::create_dir(&links).unwrap();
+    for i in 0..6 {
+        std::os::unix::fs::symlink(folders[2].path().join("data/clip.mp4"), links.join(format!("{i}.mp4"))).unwrap();
+    }
+    let linked = folders[2].path().join("linked.arrow");
+    index(&[links], &linked);
+    let daemon = Daemon::start(folders[0].path());
+    let open = |manifest: &Path, name: &str| {
+        Loader::connect(options(manifest, &daemon).on_error(OnError::Raise).loader(name)).unwrap()
+    };
+    let mut first = open(&manifests[0], "first");
+    let all = |loader: &mut Loader| loader.map(|batch| batch.unwrap().len()).sum::<usize>();
+    assert_eq!(all(&mut first), 1);
+    let mut second = open(&manifests[1], "second");
+    assert_eq!(all(&mut second), 1);
+    let mut third = open(&linked, "third");
+    assert_eq!(all(&mut third), 6);
+    first.epoch(1).unwrap();
+    assert_eq!(all(&mut first), 1);
+    let stats = helix_shm::client::status(&daemon.socket).unwrap()["jobs"][0]["stats"].clone();
+    assert_eq!((&stats["bad"], &stats["restarts"]), (&0.into(), &2.into()), "{stats}");
 }
 
 /// Without the sandbox most of it works: so it is the sandbox that refuses.

@@ -59,7 +59,9 @@ def feed(rank: int, world: int, dataset: Any, workload: dict[str, Any], order: A
 
     size, move, equal = workload["batch"], workload["move"], workload.get("equal_counts", True)
     each = size * workload["accum"]
-    batches = [[i for micro in order.micro(k, r) for i in micro] for k in range(order.total_steps) for r in range(world)]
+    batches = [
+        [i for micro in order.micro(k, r) for i in micro] for k in range(order.total_steps) for r in range(world)
+    ]
     balance: Any = "none"
     if move != "none":
         balance = "cost" if equal else {"most": 4 * each}
@@ -85,6 +87,9 @@ def feed(rank: int, world: int, dataset: Any, workload: dict[str, Any], order: A
         socket=str(Path(options["run_dir"]) / "socket"),
     )
     iterator = iter(loader)
+    # Starting the workers is not counted, as starting the pool of Ray is not: 96 interpreters take a small machine long.
+    while not loader.is_ready():
+        time.sleep(0.01)
 
     def micro_batches() -> Any:
         try:
@@ -160,13 +165,20 @@ def table(ours: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    a.add_argument("--peers", default=os.environ.get("PEERS"), help="folder of the benchmark; or PEERS in the environment")
+    a.add_argument(
+        "--peers", default=os.environ.get("PEERS"), help="folder of the benchmark; or PEERS in the environment"
+    )
     a.add_argument("--workloads", nargs="+", default=["all"])
     a.add_argument("--seeds", nargs="+", type=int, default=[0])
     a.add_argument("--regroup", type=int, default=1)
-    a.add_argument("--timescale-factor", type=float, default=1.0, help="0.5: at half speed, where this machine is busy")
+    a.add_argument(
+        "--timescale-factor", type=float, default=1.0, help="0.5: at half speed, where this machine is busy"
+    )
+    a.add_argument("--json", help="file for all that was measured; with what it has already, this goes on")
     a.add_argument("--live", action="store_true", help="run the baselines as well")
-    a.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the plug-in, e.g. lookahead=9")
+    a.add_argument(
+        "--option", action="append", default=[], metavar="KEY=VALUE", help="of the plug-in, e.g. lookahead=9"
+    )
     args = a.parse_args()
     if not args.peers or not Path(args.peers, "e2e.py").is_file():
         sys.exit("peers: say where the feed benchmark is: --peers FOLDER, which has an e2e.py")
@@ -180,16 +192,21 @@ def main() -> None:
     known = traces.workloads()
     names = list(known) if args.workloads == ["all"] else args.workloads
     options = {**dict(map(e2e.typed, args.option)), **({"regroup": args.regroup} if args.regroup > 1 else {})}
-    command = f"make peers PEERS=… ARGS='{' '.join(x for x in sys.argv[1:] if x != args.peers and x != '--peers')}'"
+    command = f"make peers PEERS=… ARGS='{' '.join(passed(sys.argv[1:]))}'"
     recorded = json.loads(Path(args.peers, "results-baselines.json").read_text())["results"]
     others = [r for r in recorded if "error" not in r and r["ids_ok"]]
     ours: list[dict[str, Any]] = []
+    if args.json and Path(args.json).is_file():
+        ours = [r for r in json.loads(Path(args.json).read_text()) if r["regroup"] == args.regroup]
+    done = {(r["workload"], r["seed"]) for r in ours}
     actors = ray_pool.Pool(96) if args.live else None
     if args.live:
         others = []
     try:
         for seed in args.seeds:
             for name in names:
+                if (name, seed) in done:
+                    continue
                 for spec in compare.BASELINES if args.live else []:
                     system, given = compare.parse(spec)
                     r = e2e.run(system, known[name], seed, given, args.timescale_factor, pool=actors, label=spec)
@@ -204,10 +221,21 @@ def main() -> None:
                 ours.append(r)
                 print(f"{time.strftime('%H:%M:%S')} {e2e.table(r)}", file=sys.stderr, flush=True)
                 keep(ours, others, command)
+                if args.json:
+                    Path(args.json).write_text(json.dumps(ours))
     finally:
         if actors is not None:
             actors.close()
+    keep(ours, others, command)
     print(table(ours, others))
+
+
+def passed(given: list[str]) -> list[str]:
+    """The arguments of a command that is told, less what depends on the machine."""
+    pairs = list(zip(given, [*given[1:], ""]))
+    return [
+        arg for (before, _), (arg, _) in zip([("", ""), *pairs], pairs) if not {arg, before} & {"--peers", "--json"}
+    ]
 
 
 def keep(ours: list[dict[str, Any]], others: list[dict[str, Any]], command: str) -> None:

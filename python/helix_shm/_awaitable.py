@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 
@@ -11,12 +9,15 @@ class Awaitable:
     """Lets an iterator be iterated over with ``async for``."""
 
     _flying: Any = None
-    _pool_of_one: ThreadPoolExecutor | None = None
+    _pool_of_one: Any = None
 
     def __aiter__(self) -> Any:
         return self
 
     async def __anext__(self) -> Any:
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
+
         # A thread waits; one that was given up by a cancelled task is asked first the next time, so no batch is lost.
         if self._flying is None:
             if self._pool_of_one is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import time
 from array import array
 from pathlib import Path
 from typing import Any
@@ -173,8 +172,6 @@ class DatasetIterator(Awaitable):
             except _native.BadSampleError as error:
                 self._again(error)
                 continue
-            finally:
-                _log.pass_on()
             if got is None:
                 if not self._iterable:
                     return None
@@ -217,7 +214,6 @@ class DatasetIterator(Awaitable):
             raise StopIteration
         if self._turn != self._loader._turn:
             raise RuntimeError("another iteration over this loader has begun; make a loader of its own for each")
-        begun = time.monotonic()
         got = self._pull()
         loader = self._loader
         if got is None:
@@ -227,7 +223,6 @@ class DatasetIterator(Awaitable):
         value, raw = got
         self._yielded += 1
         loader._at = (loader._at[0], self._yielded)
-        loader._meter.note_wait(time.monotonic() - begun, raw.copied)
         if raw.copied:
             depth, kept, _ = self._pool.session.get().room()
             _log.said_once(loader._said, _log.KEPT.format(kept=kept, depth=depth))

@@ -12,9 +12,11 @@ from ._audio import Audio
 from ._awaitable import Awaitable
 from ._batch import Batch
 from ._session import Session, bytes_of, env_number
-from ._video import Video
+from ._video import Image, Video
 
 _names = itertools.count()
+#: Bad samples that are remembered.
+_BAD = 1000
 
 
 class NativeLoader:
@@ -29,7 +31,7 @@ class NativeLoader:
         drop_last: bool,
         num_workers: int,
         timeout: float,
-        transform: Video | Audio | None,
+        transform: Video | Image | Audio | None,
         balance: str | None,
         cost: Any,
         on_error: str,
@@ -56,8 +58,8 @@ class NativeLoader:
         world = world_size if world_size is not None else (env_number("WORLD_SIZE") or 1)
         if not 0 <= rank < world:
             raise ValueError(f"rank is {rank} of a world of {world}")
-        if on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error is {on_error!r}; wanted 'raise' or 'skip'")
+        if on_error not in ("raise", "skip", "substitute"):
+            raise ValueError(f"on_error is {on_error!r}; wanted 'raise', 'skip' or 'substitute'")
         self.rank, self.world = rank, world
         self._batch_size, self._drop_last, self._seed = batch_size, drop_last, seed
         self.on_error = on_error
@@ -98,7 +100,9 @@ class NativeLoader:
         }
         self._timeout = timeout
         self._session = Session(config)
-        self._meter = _meter.Meter()
+        #: Samples of a dataset that were left out, the first of them with their reasons.
+        self._bad: list[tuple[int, str, str, str]] = []
+        self._bad_count = 0
         self._said: set[str] = set()
         #: The epoch of the next iteration, and where it begins if it is one that is resumed.
         self._next_epoch = 0
@@ -118,12 +122,14 @@ class NativeLoader:
         self._next_epoch = epoch + 1
         self._at = (epoch, step)
         self._turn += 1
-        self._meter.pause()
         return epoch, step
 
     def begin(self) -> NativeIterator:
         epoch, step = self.enter()
         self._session.get().start(epoch, step)
+        return self.iterator()
+
+    def iterator(self) -> NativeIterator:
         return NativeIterator(self, self._turn)
 
     def wrap(self, raw: Any) -> Batch:
@@ -142,13 +148,10 @@ class NativeLoader:
             raw = self._session.get().next(self._limit())
         except _native.TimeoutError as error:
             raise _native.TimeoutError(f"DataLoader timed out after {self._timeout:g} seconds; {error}") from None
-        finally:
-            _log.pass_on()
         if raw is None:
             self._end()
             return None
         self._at = (raw.epoch, raw.step + 1)
-        self._meter.note(raw)
         if raw.copied:
             depth, kept, _ = self._session.get().room()
             _log.said_once(self._said, _log.KEPT.format(kept=kept, depth=depth))
@@ -156,13 +159,12 @@ class NativeLoader:
 
     def _end(self) -> None:
         self._at = (self._at[0] + 1, 0)
-        self._meter.pause()
 
     def note_bad(self, index: int, failure: Any) -> None:
         """A sample of a dataset could not be made, and is left out."""
-        self._meter.bad_count += 1
-        if len(self._meter.bad) < _meter.KEPT:
-            self._meter.bad.append((index, "", "dataset", failure.text))
+        self._bad_count += 1
+        if len(self._bad) < _BAD:
+            self._bad.append((index, "", "dataset", failure.text))
         _log.logger.warning("sample %d of the dataset is left out: %s", index, failure.text)
 
     def steps(self) -> int:
@@ -222,22 +224,19 @@ class NativeLoader:
 
     # What is told of it.
 
+    def is_ready(self) -> bool:
+        """Whether the next batch of the iteration under way is there, so that ``next`` would return at once."""
+        session = self._samples.session if self._samples is not None else self._session
+        return bool(session.get().is_ready())
+
     def stats(self) -> dict[str, Any]:
         """Counters, and hints at what would help."""
-        session = self._samples.session if self._samples is not None else self._session
-        native = session.native
-        stats = native.stats() if native is not None else {}
-        meter = self._meter
-        stats["kept_copies"] = meter.kept_copies
-        if meter.bad:
-            stats["bad_samples"] = [*stats.get("bad_samples", ()), *meter.bad]
-            stats["skipped"] = stats.get("skipped", 0) + meter.bad_count
-        stats["copied"] = stats.get("copied", 0) + meter.copied
-        share = meter.wait / meter.elapsed if meter.elapsed > 0 else 0.0
-        stats["wait_share"] = share
-        stats["spread"] = meter.spread / meter.batches if meter.batches else 1.0
-        stats["spread_max"] = meter.spread_max
-        stats["hints"] = _meter.hints(share, stats, self._workers, self.world)
+        told = (self._session if self._samples is None else self._samples).stats()
+        stats = {"kept_copies": 0, "copied": 0, "wait_share": 0.0, "spread": 1.0, "spread_max": 0.0, **told}
+        if self._bad_count:
+            stats["bad_samples"] = [*stats.get("bad_samples", ()), *self._bad]
+            stats["skipped"] = stats.get("skipped", 0) + self._bad_count
+        stats["hints"] = _meter.hints(stats, self._workers, self.world)
         return stats
 
     def close(self) -> None:

@@ -87,6 +87,7 @@ class Task:
     sample: int
     span: tuple[int, int]
     len: int
+    def begin(self) -> None: ...
     def region(self) -> memoryview: ...
 
 class Worker:

@@ -13,7 +13,7 @@ from ._collate import Collate, numpy_leaf
 from ._loader import NativeLoader
 from ._rows import Rows
 from ._samples import Facts, SampleIterator, SamplePool
-from ._video import Video
+from ._video import Image, Video
 
 
 def _numpy() -> Any:
@@ -51,7 +51,7 @@ class Loader(NativeLoader):
         collate_fn: Callable[[list[Any]], Any] | None = None,
         worker_init_fn: Callable[[int], None] | None = None,
         persistent_workers: bool = True,
-        transform: Video | Audio | None = None,
+        transform: Video | Image | Audio | None = None,
         balance: Any = "cost",
         cost: Any = None,
         on_error: str = "raise",
@@ -74,7 +74,9 @@ class Loader(NativeLoader):
             data = _native.Manifest(os.fspath(data))
         native = isinstance(data, _native.Manifest)
         if native and (batch_sampler is not None or collate_fn is not None):
-            raise ValueError("batch_sampler and collate_fn are for datasets; helix_shm.torch has them for manifests too")
+            raise ValueError(
+                "batch_sampler and collate_fn are for datasets; helix_shm.torch has them for manifests too"
+            )
         self._rows = None if native else Rows.of(data)
         super().__init__(
             data if native else None,

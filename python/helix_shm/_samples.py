@@ -7,7 +7,6 @@ can be evened out. Samples lie in the slab one behind the other and are put toge
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,22 @@ class SamplePool:
     """The stream of a dataset's samples: made when needed, made again with larger regions when a sample outgrows them."""
 
     def __init__(self, config: dict[str, Any], rows: Rows, shared: bool) -> None:
-        self._rows, self.shared = rows, shared
+        self._given, self.parted = config, rows.parted
+        self._rows = rows
+        self.share(shared)
+        #: Bytes of a region, in pages.
+        self._pages = max(-(-(rows.out_bytes + _EXTRA) // PAGE), 1)
+        self._largest = 0
+        self._micro = 1
+        self._session: Session | None = None
+        self._told: dict[str, Any] = {}
+        #: Epoch to a mark of what was ordered for it.
+        self._orders: dict[int, int] = {}
+
+    def share(self, shared: bool) -> None:
+        """Whether all ranks are in one stream; else each has one of its own, for its sampler. Said before it is made."""
+        config, rows = self._given, self._rows
+        self.shared = shared
         job = f"{job_name(config['job'])}-{config['loader']}"
         own = {"job": job, "manifest": rows.path, "on_error": "raise", "pin": False}
         own["program"] = [sys.executable, str(Path(__file__).with_name("_worker.py"))]
@@ -65,13 +79,6 @@ class SamplePool:
         if rows.costed and config["profile"] == "decode":
             own["profile"] = AS_DESCRIBED
         self._config = dict(config, **own)
-        self.parted = rows.parted
-        self._pages = max(-(-(rows.out_bytes + _EXTRA) // PAGE), 1)
-        self._largest = 0
-        self._micro = 1
-        self._session: Session | None = None
-        #: Epoch to a mark of what was ordered for it.
-        self._orders: dict[int, int] = {}
 
     @property
     def session(self) -> Session:
@@ -122,9 +129,14 @@ class SamplePool:
         self._pages = max(min(max(least * 5 // 4, self._pages * 3 // 2), MOST), least)
         self.close()
 
+    def stats(self) -> dict[str, Any]:
+        """Counters of the stream, or those that it had at its end."""
+        return self._told if self._session is None else self._session.stats()
+
     def close(self) -> None:
         if self._session is not None:
             self._session.close()
+            self._told = self._session.stats()
             self._session = None
 
 
@@ -171,8 +183,6 @@ class SampleIterator(Awaitable):
                     ) from error
                 self._pool.grow(int(error.reason))
                 self._pool.start(self._epoch, self._step, self._brief, self._batches)
-            finally:
-                _log.pass_on()
 
     def __iter__(self) -> SampleIterator:
         return self
@@ -193,7 +203,6 @@ class SampleIterator(Awaitable):
             raise StopIteration
         self._step = raw.step + 1
         loader._at = (loader._at[0], self._step)
-        loader._meter.note(raw)
         if raw.copied:
             depth, kept, _ = self._pool.session.get().room()
             _log.said_once(loader._said, _log.KEPT.format(kept=kept, depth=depth))

@@ -54,6 +54,7 @@ class Session:
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.native: Any = None
+        self._told: dict[str, Any] = {}
         self.owner = os.getpid()
 
     def get(self) -> Any:
@@ -70,8 +71,13 @@ class Session:
             _open.add(self)
         return self.native
 
+    def stats(self) -> dict[str, Any]:
+        """Counters of the native loader, or those that it had at its end."""
+        return dict(self._told) if self.native is None else self.native.stats()
+
     def close(self) -> None:
         if self.native is not None and self.owner == os.getpid():
+            self._told = self.native.stats()
             self.native.close()
             self.native = None
             _open.discard(self)

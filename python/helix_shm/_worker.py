@@ -194,6 +194,7 @@ class Server:
                 return ("error", Failure.of(error, worker))
             return ("end", worker) if found is None else ("batch", found[0])
         maker = self.maker(brief, task.session, self.slot)
+        task.begin()
         if maker.failure:
             return ("error", maker.failure)
         if brief.samples:
@@ -203,10 +204,11 @@ class Server:
         except Exception as error:
             return ("error", Failure.of(error, self.slot))
 
-
     def sample(self, brief: Brief, task: _native.Task, maker: Maker) -> Any:
         index = task.sample
-        seed = int.from_bytes(hashlib.blake2b(f"{brief.seed} {brief.epoch} {index}".encode(), digest_size=8).digest(), "little")
+        seed = int.from_bytes(
+            hashlib.blake2b(f"{brief.seed} {brief.epoch} {index}".encode(), digest_size=8).digest(), "little"
+        )
         first, count = task.span
         try:
             if brief.pages and count < brief.pages:

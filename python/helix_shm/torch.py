@@ -25,11 +25,10 @@ from ._batch import Batch
 from ._collate import Collate
 from ._dataset import DatasetIterator, Pool
 from ._loader import NativeIterator, NativeLoader
-from ._order import Ordered
+from ._order import OrderedStream, listed
 from ._rows import Rows
 from ._samples import Facts, SampleIterator, SamplePool
-from ._session import Session
-from ._video import Video
+from ._video import Image, Video
 
 __all__ = ["DataLoader"]
 
@@ -64,7 +63,8 @@ class DataLoader(NativeLoader):
     * without a sampler the samples are dealt to all ranks of the launch, and ``balance="cost"`` evens out what each step
       costs them by ``cost``; with a sampler (such as ``DistributedSampler``) each rank gets what its sampler says;
     * batches are :class:`helix_shm.Batch`: ``batch["video"]`` lies in the slab and may be written to;
-    * ``transform`` says what becomes of a clip, ``on_error="skip"`` leaves out what cannot be decoded.
+    * ``transform`` says what becomes of a clip, ``on_error="skip"`` leaves out what cannot be decoded,
+      ``"substitute"`` takes another sample for it, the same in every run.
 
     ``budget`` is the memory of the rank's slab, ``keep`` the batches that may be kept in it before later ones are
     copied out. ``rank`` and ``world_size`` come from ``torch.distributed`` or the launcher's environment.
@@ -91,7 +91,7 @@ class DataLoader(NativeLoader):
         pin_memory_device: str = "",
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
-        transform: Video | Audio | None = None,
+        transform: Video | Image | Audio | None = None,
         balance: Any = None,
         cost: Any = None,
         on_error: str = "raise",
@@ -155,7 +155,9 @@ class DataLoader(NativeLoader):
         #: Whether the samples of a dataset are tasks of their own, and not whole batches.
         self._by_sample = not self._native and not self._iterable and num_workers > 0 and (described or balanced)
         if balanced and not (self._native or self._by_sample):
-            raise ValueError("balance moves samples that workers make: it needs num_workers > 0 and a map-style dataset")
+            raise ValueError(
+                "balance moves samples that workers make: it needs num_workers > 0 and a map-style dataset"
+            )
         own_order = self._native or (self._by_sample and balanced)
         own_order = own_order and sampler is None and batch_sampler is None and batch_size is not None
 
@@ -228,12 +230,11 @@ class DataLoader(NativeLoader):
             keep=keep,
             lookahead=lookahead or (0 if self._native else 1 + max(num_workers, 1) * (self.prefetch_factor or 2)),
         )
+        self._ordered: OrderedStream | None = None
         if self._given_order:
-            self._largest = batch_size or getattr(batch_sampler, "batch_size", None) or 1
-            self._units = self._largest
-            self._orders: dict[int, int] = {}
-            self._config = self._session.config
-            self._session = self._sized_session()
+            largest = batch_size or getattr(batch_sampler, "batch_size", None) or 1
+            self._ordered = OrderedStream(self._session.config, largest, self._shared)
+            self._session = self._ordered.session
         self._pool = None
         #: What is known of the batch of a dataset that was given out last, where its samples are tasks.
         self.last: Facts | None = None
@@ -289,9 +290,9 @@ class DataLoader(NativeLoader):
             return SampleIterator(self, self._samples, None, self._seed)
         batches, seed = self._materialise()
         if self._samples is not None:
-            return SampleIterator(self, self._samples, _listed(batches or []), seed)
-        if self._given_order:
-            self._start_ordered(epoch, step, batches or [])
+            return SampleIterator(self, self._samples, listed(batches or []), seed)
+        if self._ordered is not None:
+            self._session = self._ordered.start(epoch, step, batches or [])
             self._pin()
             return NativeIterator(self, self._turn)
         if self._pool is not None:
@@ -337,30 +338,6 @@ class DataLoader(NativeLoader):
             return self._collate(samples)
         return self.collate_fn(samples)  # type: ignore[misc]
 
-    # A manifest in the order of a sampler.
-
-    def _sized_session(self) -> Session:
-        """A stream whose batches are as a sampler makes them: of this rank's own, or all ranks' where they are balanced."""
-        config = dict(
-            self._config, shuffle=False, drop_last=False, batch_size=self._largest, micro_batch=self._units
-        )
-        if not self._shared:
-            config.update(loader=f"{self._config['loader']}-{self.rank}", rank=0, world=1)
-        return Session(config)
-
-    def _start_ordered(self, epoch: int, step: int, batches: list[Any]) -> None:
-        order = Ordered(_listed(batches), self._config["micro_batch"] if self._shared else None)
-        # The daemon keeps what it was given for an epoch: other batches, or larger ones, need a new stream.
-        larger = order.largest > self._largest or order.micro > self._units
-        if larger or self._orders.get(epoch, order.mark) != order.mark:
-            self._largest = max(self._largest, order.largest)
-            self._units = order.micro if order.micro < order.largest else self._largest
-            self._session.close()
-            self._session = self._sized_session()
-            self._orders.clear()
-        self._orders[epoch] = order.mark
-        self._session.get().start_ordered(epoch, step, *order.words)
-
     def steps(self) -> int:
         """Steps in an epoch, the same on every rank."""
         return super().steps() if self._own_order else self._shares(len(self._index_sampler))
@@ -370,8 +347,7 @@ class DataLoader(NativeLoader):
 
     def wrap(self, raw: Any) -> Any:
         world = self.world
-        vector = functools.partial(torch.tensor, dtype=torch.float64)
-        batch = Batch(raw, _from_dlpack, vector, self.manifest, world, 1 if self._shared else world)
+        batch = Batch(raw, _from_dlpack, _vector, self.manifest, world, 1 if self._shared else world)
         if self.collate_fn is not None:
             return self.collate_fn(batch.samples())
         if self._given_order and self.batch_sampler is None:
@@ -468,9 +444,7 @@ class DataLoader(NativeLoader):
             self._pool.close()
 
 
-def _listed(batches: list[Any]) -> list[Any]:
-    """Batches as lists; a sampler of single samples makes batches of one."""
-    return [batch if isinstance(batch, (list, tuple)) else [int(batch)] for batch in batches]
+_vector = functools.partial(torch.tensor, dtype=torch.float64)
 
 
 def _from_dlpack(tensor: Any) -> torch.Tensor:

@@ -47,6 +47,8 @@ impl Drop for Block {
 pub enum Number {
     U8,
     I16,
+    F16,
+    Bf16,
     F32,
 }
 
@@ -54,17 +56,19 @@ impl Number {
     const fn size(self) -> usize {
         match self {
             Number::U8 => 1,
-            Number::I16 => 2,
+            Number::I16 | Number::F16 | Number::Bf16 => 2,
             Number::F32 => 4,
         }
     }
 
-    /// As `__array_interface__` and a framework call it.
-    const fn names(self) -> (&'static str, &'static str) {
+    /// As `__array_interface__`, if it has it, and a framework call it.
+    const fn names(self) -> (Option<&'static str>, &'static str) {
         match self {
-            Number::U8 => ("|u1", "uint8"),
-            Number::I16 => ("<i2", "int16"),
-            Number::F32 => ("<f4", "float32"),
+            Number::U8 => (Some("|u1"), "uint8"),
+            Number::I16 => (Some("<i2"), "int16"),
+            Number::F16 => (Some("<f2"), "float16"),
+            Number::Bf16 => (None, "bfloat16"),
+            Number::F32 => (Some("<f4"), "float32"),
         }
     }
 }
@@ -73,6 +77,8 @@ impl From<Dtype> for Number {
     fn from(dtype: Dtype) -> Number {
         match dtype {
             Dtype::U8 => Number::U8,
+            Dtype::F16 => Number::F16,
+            Dtype::Bf16 => Number::Bf16,
             Dtype::F32 => Number::F32,
         }
     }
@@ -233,6 +239,17 @@ impl Batch {
             }
         };
         Ok(Batch { block: Arc::new(block), samples, whole, sound, facts })
+    }
+
+    /// Seconds that `next` waited for it.
+    pub fn waited(&self) -> f64 {
+        self.facts.wait
+    }
+
+    /// What it costs over what the step's mean rank has.
+    pub fn spread(&self) -> f64 {
+        let (own, mean) = self.facts.cost;
+        if mean > 0.0 { f64::from(own / mean) } else { 1.0 }
     }
 
     /// Bytes that were copied to take it off the slab.
@@ -427,7 +444,11 @@ impl Tensor {
         dict.set_item("version", 3)?;
         dict.set_item("shape", self.shape(py)?)?;
         dict.set_item("data", (self.view.address, false))?;
-        dict.set_item("typestr", self.view.number.names().0)?;
+        let Some(code) = self.view.number.names().0 else {
+            let text = "NumPy has no bfloat16: use torch, or float16 or float32";
+            return Err(pyo3::exceptions::PyAttributeError::new_err(text));
+        };
+        dict.set_item("typestr", code)?;
         let strides = self.view.strides.iter().map(|n| n * self.view.number.size());
         dict.set_item("strides", PyTuple::new(py, strides.collect::<Vec<_>>())?)?;
         Ok(dict)

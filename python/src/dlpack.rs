@@ -62,7 +62,9 @@ pub fn capsule(py: Python<'_>, owner: &Arc<Block>, view: &View) -> PyResult<Py<P
     let (code, bits) = match view.number {
         Number::U8 => (1, 8),
         Number::I16 => (0, 16),
+        Number::F16 => (2, 16),
         Number::F32 => (2, 32),
+        Number::Bf16 => (4, 16),
     };
     let dl_tensor = DLTensor {
         data: view.address as *mut c_void,

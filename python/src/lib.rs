@@ -11,6 +11,7 @@ mod errors;
 mod loader;
 mod log;
 mod manifest;
+mod meter;
 mod worker;
 
 use pyo3::prelude::*;

@@ -14,6 +14,7 @@ use crate::batch::Batch;
 use crate::config::Config;
 use crate::errors::{self, HelixError};
 use crate::log;
+use crate::meter::Meter;
 
 /// How often a wait looks for signals.
 const LOOK: Duration = Duration::from_millis(50);
@@ -28,6 +29,7 @@ pub struct Loader {
     keep: u32,
     /// Batches that Python has on the slab.
     live: Arc<AtomicU32>,
+    meter: Mutex<Meter>,
 }
 
 impl Loader {
@@ -46,6 +48,10 @@ impl Loader {
             Some(loader) => act(loader),
             None => Err(HelixError::new_err("this loader is closed; make another one")),
         })
+    }
+
+    fn meter(&self) -> MutexGuard<'_, Meter> {
+        self.meter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<helix_shm::Loader>> {
@@ -71,12 +77,16 @@ fn made(lens: &[u8], samples: &[u8]) -> PyResult<Order> {
     Order::new(words(lens), words(samples)).map_err(|e| PyValueError::new_err(e.to_string()))
 }
 
+/// Says what waits to be said. Logging that fails is no reason to lose a batch.
+fn pass_on(py: Python<'_>) {
+    let _ = py.import("helix_shm._log").and_then(|module| module.call_method0("pass_on"));
+}
+
 /// Says what waits to be said, and answers whether a signal's handler raised.
 fn glance(raised: &mut Option<PyErr>) -> bool {
     Python::attach(|py| {
         if log::has_news() {
-            // Logging that fails is no reason to lose a batch.
-            let _ = py.import("helix_shm._log").and_then(|module| module.call_method0("pass_on"));
+            pass_on(py);
         }
         *raised = py.check_signals().err();
         raised.is_some()
@@ -95,11 +105,12 @@ impl Loader {
         // One being made and one being delivered need room whatever is kept.
         let keep = config.keep.unwrap_or(depth / 2).min(depth - 2).max(1);
         let inner = Mutex::new(Some(loader));
-        Ok(Loader { inner, owner: std::process::id(), depth, keep, live: Arc::default() })
+        Ok(Loader { inner, owner: std::process::id(), depth, keep, live: Arc::default(), meter: Mutex::default() })
     }
 
     /// Begins an iteration.
     fn start(&self, py: Python<'_>, epoch: u32, step: u32) -> PyResult<()> {
+        self.meter().pause();
         self.with(py, |loader| loader.start(epoch, step).map(|_| ()).map_err(errors::loader))
     }
 
@@ -107,11 +118,13 @@ impl Loader {
     /// arrays of 32-bit numbers of this machine.
     fn start_ordered(&self, py: Python<'_>, epoch: u32, step: u32, lens: &[u8], samples: &[u8]) -> PyResult<()> {
         let order = made(lens, samples)?;
+        self.meter().pause();
         self.with(py, |loader| loader.start_ordered(epoch, step, &order).map(|_| ()).map_err(errors::loader))
     }
 
     /// Begins an iteration that workers of the user's own program make by `brief`.
     fn start_briefed(&self, py: Python<'_>, epoch: u32, step: u32, steps: u32, brief: &[u8]) -> PyResult<()> {
+        self.meter().pause();
         self.with(py, |loader| loader.start_briefed(epoch, step, steps, brief).map(|_| ()).map_err(errors::loader))
     }
 
@@ -127,6 +140,7 @@ impl Loader {
         order: Option<(Vec<u8>, Vec<u8>)>,
     ) -> PyResult<()> {
         let order = order.map(|(lens, samples)| made(&lens, &samples)).transpose()?;
+        self.meter().pause();
         self.with(py, |loader| {
             loader.start_samples(epoch, step, order.as_ref(), brief).map(|_| ()).map_err(errors::loader)
         })
@@ -135,7 +149,7 @@ impl Loader {
     /// The next batch; `None` at the end of the epoch. `limit` is the most samples that it is to have.
     #[pyo3(signature = (limit=None))]
     fn next(&self, py: Python<'_>, limit: Option<usize>) -> PyResult<Option<Batch>> {
-        self.with(py, |loader| {
+        let batch = self.with(py, |loader| {
             let home = self.home()?;
             let mut raised = None;
             let item = loader.next_unless(LOOK, &mut || glance(&mut raised));
@@ -143,10 +157,18 @@ impl Loader {
                 return Err(error);
             }
             match item.transpose().map_err(errors::loader)? {
-                Some(batch) => Batch::new(batch, home, limit).map(Some).map_err(errors::batch),
+                Some(batch) => {
+                    let batch = Batch::new(batch, home, limit).map_err(errors::batch)?;
+                    self.meter().note(&batch);
+                    Ok(Some(batch))
+                }
                 None => Ok(None),
             }
-        })
+        });
+        if log::has_news() {
+            pass_on(py);
+        }
+        batch
     }
 
     /// Whether `next` would return at once.
@@ -192,11 +214,17 @@ impl Loader {
         dict.set_item("wait", stats.wait.as_secs_f64())?;
         dict.set_item("longest_wait", stats.longest_wait.as_secs_f64())?;
         dict.set_item("stalls", stats.stalls)?;
-        dict.set_item("copied", stats.copied)?;
         dict.set_item("bad", stats.bad)?;
         let reasons = stats.bad_samples.iter().map(|b| (b.sample, &b.path, &b.stage, &b.reason));
         dict.set_item("bad_samples", reasons.collect::<Vec<_>>())?;
         dict.set_item("restarts", stats.restarts)?;
+        let meter = self.meter();
+        let batches = meter.batches.max(1) as f64;
+        dict.set_item("kept_copies", meter.kept_copies)?;
+        dict.set_item("copied", stats.copied + meter.copied)?;
+        dict.set_item("wait_share", if meter.elapsed > 0.0 { meter.waited / meter.elapsed } else { 0.0 })?;
+        dict.set_item("spread", if meter.batches > 0 { meter.spread / batches } else { 1.0 })?;
+        dict.set_item("spread_max", meter.spread_max)?;
         Ok(dict)
     }
 

@@ -115,6 +115,11 @@ impl Task {
         self.inner.len
     }
 
+    /// What follows is the task's own time.
+    fn begin(&self) {
+        self.inner.begin();
+    }
+
     /// The region as a writable memoryview. It must be released before the task is over.
     fn region<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (memory, len) = (self.inner.address as *mut std::ffi::c_char, self.inner.len as ffi::Py_ssize_t);

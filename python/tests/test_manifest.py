@@ -195,7 +195,7 @@ def test_epochs_differ_and_set_epoch_brings_one_back(manifest, small):
 
 def test_augmentation_depends_on_seed_epoch_and_sample_alone(manifest):
     # pytorch#5059: workers that share a seed
-    video = hx.Video(frames=2, size=24, crop="random", resize=32, flip=0.5, sampling="window")
+    video = hx.Video(frames=2, size=24, crop="random", short_side=32, flip=0.5, stride=1)
     one = pixels(DataLoader(manifest, 4, True, num_workers=1, transform=video))
     many = pixels(DataLoader(manifest, 4, True, num_workers=3, transform=video))
     assert same(one, many)
@@ -407,7 +407,7 @@ def test_progress_bars_know_the_length(manifest, small):
 
 
 def test_samples_of_several_shapes_come_as_a_list(manifest):
-    loader = DataLoader(manifest, batch_size=4, num_workers=2, transform=hx.Video(frames=2, size=None, resize=32))
+    loader = DataLoader(manifest, batch_size=4, num_workers=2, transform=hx.Video(frames=2, size=None, short_side=32))
     shapes = {tuple(v.shape) for batch in loader for v in list(batch["video"])}
     assert len(shapes) > 1
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::fields::{Ragged, VIDEO};
+use super::handed::{Borrowed, Came, Handover, Place};
 use super::ledger::{Grant, Lease};
 use super::store::Store;
 use super::table::{Assembled, Piece as Part, Slot, SlotState};
@@ -21,6 +22,8 @@ enum At {
     Slab(u64),
     /// In one of the batch's own buffers.
     Heap(usize, u64),
+    /// In one of the samples that lie in other ranks' slabs.
+    Lent(usize, u64),
 }
 
 impl At {
@@ -28,6 +31,7 @@ impl At {
         match self {
             At::Slab(offset) => At::Slab(offset + bytes),
             At::Heap(which, offset) => At::Heap(which, offset + bytes),
+            At::Lent(which, offset) => At::Lent(which, offset + bytes),
         }
     }
 }
@@ -64,6 +68,12 @@ pub struct Batch {
     spares: Vec<Lease>,
     /// Samples that were not in one place.
     heap: Vec<Vec<u8>>,
+    /// Samples in other ranks' slabs.
+    lent: Vec<Borrowed>,
+    /// Whether samples were given to other ranks or came from them: then nothing is moved, since others read it.
+    handed: bool,
+    /// The plan by which its step was balanced once more.
+    plan: u32,
     store: Arc<Store>,
     epoch: u32,
     step: u32,
@@ -97,16 +107,34 @@ pub struct Batch {
 impl Batch {
     /// Takes over a block whose samples are all there or skipped.
     pub(crate) fn new(store: Arc<Store>, assembled: Assembled, view: View) -> Batch {
-        let Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots, scattered, spares } =
-            assembled;
+        let Assembled {
+            lease,
+            epoch,
+            step,
+            global,
+            mean_cost,
+            tokens_global,
+            bins,
+            slots,
+            scattered,
+            spares,
+            handover,
+        } = assembled;
+        let Handover { digest: plan, came, .. } = handover;
         let View { dtype, audio, manifest, encode, fixed, profile, weigh } = view;
-        let planned = slots.len();
-        let cost = slots.iter().map(|s| profile.cost(s.tokens)).sum::<f64>() as f32;
-        let tokens_rank = slots.iter().map(|s| s.tokens).sum();
+        let away = |slot: &&Slot| slot.state == SlotState::Away;
+        let handed = !came.is_empty() || slots.iter().any(|slot| away(&slot));
+        let its = || slots.iter().filter(|s| !away(s)).chain(came.iter().map(|came| &came.slot));
+        let planned = its().count();
+        let cost = its().map(|s| profile.cost(s.tokens)).sum::<f64>() as f32;
+        let tokens_rank = its().map(|s| s.tokens).sum();
         let mut batch = Batch {
             lease,
             spares,
             heap: Vec::new(),
+            lent: Vec::new(),
+            handed,
+            plan,
             store,
             epoch,
             step,
@@ -129,25 +157,52 @@ impl Batch {
             placed: OnceLock::new(),
             gathered: OnceLock::new(),
         };
+        // Those that come take the places of those that go; the rest of them is appended.
+        let mut came = came.into_iter();
         for (nth, slot) in (0..).zip(slots) {
-            if let SlotState::Ready { written: bytes, shape } = slot.state {
-                let at = match scattered.get(&nth) {
-                    None => At::Slab(slot.offset),
-                    Some(parts) => batch.join(parts),
-                };
-                batch.pieces.push(Piece { at, bytes, shape });
-                batch.ids.push(slot.sample);
-                batch.home_ranks.push(slot.home_rank);
-                batch.tokens.push(slot.tokens);
-                batch.bin_of.push(slot.bin);
-                batch.weights.push(weight(weigh, &slot, global, tokens_global));
-            }
+            let at = match (slot.state, scattered.get(&nth)) {
+                (SlotState::Away, _) => {
+                    came.next().into_iter().for_each(|came| batch.take_in(came, weigh));
+                    continue;
+                }
+                (_, None) => At::Slab(slot.offset),
+                (_, Some(parts)) => batch.join(parts),
+            };
+            batch.push(at, &slot, weigh);
         }
+        came.for_each(|came| batch.take_in(came, weigh));
         if let (Some(encode), Some(manifest)) = (&encode, &batch.manifest) {
             let texts = batch.ids.iter().map(|&row| manifest.descriptor(row).text);
             batch.token_ids = Some(tokens::ids(encode, texts));
         }
         batch
+    }
+
+    /// Takes in a sample that came from another rank.
+    fn take_in(&mut self, came: Came, weigh: Weigh) {
+        let at = match came.at {
+            Place::Lent(borrowed) => {
+                self.lent.push(borrowed);
+                At::Lent(self.lent.len() - 1, 0)
+            }
+            Place::Copied(bytes) => {
+                self.heap.push(bytes);
+                At::Heap(self.heap.len() - 1, 0)
+            }
+        };
+        self.push(at, &came.slot, weigh);
+    }
+
+    /// Appends a sample, if it is there.
+    fn push(&mut self, at: At, slot: &Slot, weigh: Weigh) {
+        if let SlotState::Ready { written: bytes, shape } = slot.state {
+            self.pieces.push(Piece { at, bytes, shape });
+            self.ids.push(slot.sample);
+            self.home_ranks.push(slot.home_rank);
+            self.tokens.push(slot.tokens);
+            self.bin_of.push(slot.bin);
+            self.weights.push(weight(weigh, slot, self.global, self.total_tokens.1));
+        }
     }
 
     /// Brings the parts of a sample together.
@@ -182,7 +237,7 @@ impl Batch {
         let bounds = run_bounds(pieces);
         let Some(&(first, last)) = bounds.iter().max_by_key(|(first, last)| last - first) else { return };
         let (At::Slab(begin), At::Slab(end)) = (pieces[0].at, pieces[pieces.len() - 1].at) else { return };
-        if bounds.len() == 1 || !self.spares.is_empty() {
+        if bounds.len() == 1 || self.handed || !self.spares.is_empty() {
             return;
         }
         let len = (end + pieces[pieces.len() - 1].bytes - begin) as usize;
@@ -216,6 +271,10 @@ impl Batch {
             // and we only through `&mut self`.
             At::Slab(offset) => unsafe { self.store.slab.slice(offset as usize, bytes as usize) },
             At::Heap(which, offset) => &self.heap[which][offset as usize..][..bytes as usize],
+            // SAFETY: the loan is held as long as the mapping: nobody writes there, and we only through `&mut self`.
+            At::Lent(which, offset) => unsafe {
+                &self.lent[which].bytes.bytes()[offset as usize..][..bytes as usize]
+            },
         }
     }
 
@@ -224,11 +283,21 @@ impl Batch {
             // SAFETY: as in `bytes`, and `&mut self` says that no other slice of this batch is alive.
             At::Slab(offset) => unsafe { self.store.slab.slice_mut(offset as usize, bytes as usize) },
             At::Heap(which, offset) => &mut self.heap[which][offset as usize..][..bytes as usize],
+            At::Lent(which, offset) => {
+                // SAFETY: as in `bytes`; what is written is this rank's own copy.
+                let lent = unsafe { self.lent[which].bytes.bytes_mut() };
+                &mut lent[offset as usize..][..bytes as usize]
+            }
         }
     }
 
     pub(crate) fn grant(&self) -> Grant {
         self.lease.id()
+    }
+
+    /// The low half of the digest of the plan by which its step was balanced; 0 without one.
+    pub(crate) fn plan(&self) -> u32 {
+        self.plan
     }
 
     pub(crate) fn waited(&mut self, ns: u64) {
@@ -243,6 +312,11 @@ impl Batch {
     /// Whether every sample was skipped. Such a batch is delivered all the same, so that all ranks make equal steps.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
+    }
+
+    /// Samples of it that lie in the slabs of other ranks, where they were made before the step was balanced once more.
+    pub fn handed_over(&self) -> usize {
+        self.lent.len()
     }
 
     /// Samples that were skipped.

@@ -4,7 +4,7 @@
 //! It never spins: the workers have the cores, and a sleeper is woken within microseconds.
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::batch::{Batch, View};
 use super::embed::{self, DialError, PATIENCE};
 use super::error::{ConnectError, LoaderError};
-use super::ledger::Outlet;
+use super::ledger::{Held, Outlet};
+use super::loader::memory;
 use super::options::State;
 use super::quarantine;
 use super::session::{self, JoinError, Packet, Session, generation_ended};
-use super::shared::{Link, Setup, Shared};
+use super::shared::{Core, Link, Setup, Shared};
 use super::table::{Table, Violation};
 use crate::crash;
 use crate::proto::VERSION;
@@ -194,16 +195,19 @@ impl Collector {
         loop {
             let mut core = self.shared.lock();
             let serial = core.serial;
-            let Some(link) = &mut core.link else { return Ok(()) };
-            let Some(assembled) = link.table.pop() else {
-                if link.iter > 0 && link.table.is_over() && !core.over {
+            let Core { link, slabs, over, .. } = &mut *core;
+            let Some(link) = link else { return Ok(()) };
+            let Some(mut assembled) = link.table.pop_with(slabs) else {
+                if link.iter > 0 && link.table.is_over() && !*over {
                     core.over = true;
                     self.shared.ready.notify_all();
                 }
                 return Ok(());
             };
             crash::point("assembled");
+            let slabs = slabs.of(&assembled.handover);
             drop(core);
+            slabs.fetch(&mut assembled.handover, &self.shared.ledger).map_err(End::Error)?;
             let batch = Batch::new(Arc::clone(store), assembled, view.clone());
             // The reasons were sent before the skips: who has the batch can ask for them. If they went down with the
             // daemon the batch is good all the same; dropped here, it would be missing before those behind it.
@@ -255,17 +259,21 @@ impl Collector {
         while self.session.socket.readable(Duration::ZERO).map_err(failed)? {
             match self.session.socket.receive().map_err(daemon_said)? {
                 Packet::End => return Err(End::Gone),
-                Packet::Said(packet, fds) if !fds.is_empty() => {
-                    return Err(daemon_said(format!("{} descriptors with {packet:?}", fds.len())));
-                }
-                Packet::Said(packet, _) => self.hear(*packet)?,
+                Packet::Said(packet, fds) => self.hear(*packet, fds)?,
             }
         }
         Ok(())
     }
 
-    fn hear(&self, packet: ToRank) -> Result<(), End> {
+    fn hear(&self, packet: ToRank, mut fds: Vec<OwnedFd>) -> Result<(), End> {
+        if fds.len() != usize::from(matches!(packet, ToRank::Slab { .. })) {
+            return Err(daemon_said(format!("{} descriptors with {packet:?}", fds.len())));
+        }
         match packet {
+            ToRank::Slab { rank, bytes } => match fds.pop() {
+                Some(fd) => self.shared.lock().slabs.take(rank, bytes, fd).map_err(violation("the daemon".into())),
+                None => Ok(()),
+            },
             ToRank::Started { iter } => {
                 let known = self.shared.lock().link.as_ref().map_or(0, |link| link.iter);
                 if iter > known {
@@ -332,6 +340,7 @@ impl Collector {
             core.link = None;
         }
         let parting = self.part();
+        self.shared.ledger.keep_open(Box::new(Arc::clone(&self.session.socket)));
         self.shared.ledger.down();
         match parting {
             Parting::Quiet => {}
@@ -432,6 +441,7 @@ pub(super) fn establish(
     loop {
         let socket = embed::dial(path, options.spawn, options.daemon.as_deref(), cancelled)?;
         let held = shared.ledger.joining();
+        let Held { blocks: held, loans: lent, steps } = held;
         let highest = held.iter().map(|(grant, ..)| *grant).max().unwrap_or(0);
         let shown = std::path::absolute(manifest.path()).unwrap_or_else(|_| manifest.path().to_owned());
         let join = Join {
@@ -445,6 +455,8 @@ pub(super) fn establish(
             stream: options.stream.clone(),
             run: options.run.clone(),
             held,
+            lent,
+            dealt: !steps.is_empty(),
             rejoin: shared.lock().daemon != 0,
             node: store.node,
             cores: own_cores(),
@@ -452,7 +464,10 @@ pub(super) fn establish(
         let slab = store.slab.fd().ok_or_else(|| std::io::ErrorKind::InvalidInput.into());
         let slab = slab.map_err(system("hand over the slab"))?;
         let fd = manifest.try_clone_fd().map_err(system("hand over the manifest"))?;
-        match session::join(socket, join, slab, fd.as_fd(), cancelled) {
+        let steps = (!steps.is_empty()).then(|| memory("helix-steps", &steps)).transpose();
+        let steps = steps.map_err(system("state how steps were balanced"))?;
+        let fds: Vec<_> = [slab, fd.as_fd()].into_iter().chain(steps.as_ref().map(AsFd::as_fd)).collect();
+        match session::join(socket, join, &fds, cancelled) {
             Ok((session, outlet)) => return Ok((session, outlet, highest)),
             // It ended while we came: another one is there soon.
             Err(JoinError::Gone(_)) if cancelled() => return Err(DialError::Cancelled.into()),

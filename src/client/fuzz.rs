@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytemuck::Zeroable;
 
 use super::batch::{Batch, View};
-use super::ledger::{Ledger, Outlet};
+use super::ledger::{Held, Ledger, Outlet};
 use super::store::Store;
 use super::table::{Rules, Table};
+use crate::proto::handover::{Dealt, Shift};
 use crate::proto::message::{self, Body, Entry, Head, Ready, Words, kind};
 use crate::proto::transform::Transform;
 use crate::ring::slab::{Slab, SlabOptions};
@@ -21,6 +22,7 @@ const BYTES: u64 = 48;
 const ROWS: u64 = 100;
 const WORLD: u32 = 4;
 const BATCH: u32 = 6;
+const RANK: u32 = 1;
 const SESSION: u16 = 3;
 
 /// Counts releases.
@@ -65,23 +67,25 @@ impl Bytes<'_> {
 /// If what came out is not what it has to be, whatever was heard.
 pub fn table(bytes: &[u8]) {
     let mut from = Bytes(bytes);
+    let flags = from.byte();
     let options = SlabOptions { prefault: false, huge: false, node: None };
     let Ok(slab) = Slab::create("helix-fuzz", SLAB as usize, options) else { return };
     let store = Arc::new(Store::bare(slab));
     let (ledger, released) = (Ledger::new(), Arc::new(AtomicU64::new(0)));
     ledger.joining();
     ledger.up(SESSION, Box::new(Count(Arc::clone(&released))));
-    let how = from.byte();
     let rules = Rules {
         session: SESSION,
+        rank: RANK,
+        rebalance: flags & 2 == 2,
         slab_bytes: SLAB,
         rows: ROWS,
         world: WORLD,
         batch_size: BATCH,
         global_batch: u64::from(WORLD * BATCH),
         transform: Arc::new(Transform { frames: SHAPE[0], ..Transform::default() }),
-        may_skip: how & 1 == 1,
-        may_replace: how & 2 == 2,
+        may_skip: flags & 1 == 1,
+        may_replace: flags & 4 == 4,
         shape: Arc::new(|_| SHAPE),
     };
     let mut table = Table::new(rules, Arc::clone(&ledger), 0);
@@ -116,6 +120,7 @@ pub fn table(bytes: &[u8]) {
                 }
                 Ok(())
             }
+            15 if flags & 2 == 2 => peer.plan(&mut from).iter().try_for_each(|words| table.hear_daemon(words)),
             _ => {
                 held.pop_front();
                 Ok(())
@@ -128,7 +133,8 @@ pub fn table(bytes: &[u8]) {
     }
     let _ = (table.is_over(), table.missing());
     drop((table, held));
-    assert_eq!(ledger.joining(), [], "every block was released");
+    let Held { blocks, loans, .. } = ledger.joining();
+    assert!(blocks.is_empty() && loans.is_empty(), "every block was released: {blocks:?} {loans:?}");
 }
 
 /// Reads every byte, and sees that no two batches share one.
@@ -183,6 +189,56 @@ impl Peer {
         self.blocks.push_back((grant, step, offset, samples));
         if self.blocks.len() > 8 {
             self.blocks.pop_front();
+        }
+        said
+    }
+
+    /// How a step was balanced: up to three samples that go or come.
+    fn plan(&mut self, from: &mut Bytes<'_>) -> Vec<Words> {
+        let at = usize::from(from.byte()) % self.blocks.len().max(1);
+        let (grant, step, _, samples) = self.blocks.get(at).copied().unwrap_or_default();
+        let mut dealt = Dealt { total: 9.0, ..Dealt::default() };
+        for _ in 0..from.byte() % 4 {
+            let slot = u32::from(u16::from(from.byte()) % samples.max(1));
+            let other = from.near(0) as u32;
+            let (go, come) = (Shift { from: RANK, slot, to: other }, Shift { from: other, slot, to: RANK });
+            dealt.shifts.push(if from.byte() & 1 == 1 { go } else { come });
+        }
+        let head = |kind, slot: u32| Head { kind, session: SESSION, attempt: 0, slot: slot as u16 };
+        let (moves, digest) = (dealt.shifts.len() as u64, dealt.digest(0, step));
+        let (digest, moves) = (from.near(digest), from.near(moves) as u32);
+        let (total, grant, dealt_before) = (dealt.total, from.near(grant.into()) as u32, from.near(0) as u32);
+        let plan = message::Plan {
+            head: head(kind::PLAN, 0),
+            digest,
+            total,
+            grant,
+            tokens: 0,
+            moves,
+            dealt: dealt_before,
+            epoch: 0,
+            step: from.near(step.into()) as u32,
+            reserved: 0,
+        };
+        let mut said = vec![plan.words()];
+        for s in &dealt.shifts {
+            let comes = s.to == RANK;
+            let pieces = from.near(u64::from(comes)) as u32;
+            let (head_of, Shift { from: giver, slot, to }) = (head(kind::MOVE, s.slot), *s);
+            said.push(message::Move { head: head_of, grant, from: giver, to, pieces, reserved: [0; 4] }.words());
+            if comes {
+                let (offset, tokens) = (from.near(64), f64::from_bits(from.near(0)));
+                let (sample, home_share) = (from.near(3), from.near(1));
+                let (len, home_rank) = (BYTES, 0);
+                let head_of = head(kind::ENTRY, slot);
+                said.push(Entry { head: head_of, sample, offset, len, grant, home_rank, home_share, tokens }.words());
+                let (block, block_len, of) = (from.near(0), from.near(4096), from.near(5) as u32);
+                let (first, frames, slab) = (from.near(0) as u16, from.near(SHAPE[0].into()) as u16, 8);
+                let head = head(kind::HANDED, slot);
+                let from = giver;
+                let handed = message::Handed { head, block, block_len, offset, grant, of, from, first, frames, slab };
+                said.push(handed.words());
+            }
         }
         said
     }

@@ -5,12 +5,15 @@
 //! Release a block. While there is no daemon a block that goes is merely forgotten; what remains is what the rank
 //! states as `held` when it joins the next one.
 
+use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytemuck::Zeroable;
 
+use crate::proto::handover::{Dealt, Disagreement, Known};
 use crate::proto::message::{Body, Feedback, Head, Words, kind};
+use crate::proto::session::Lent;
 use crate::ring::spsc::Corrupt;
 
 /// Where feedback goes: the ring to the daemon, or a list in a test.
@@ -25,6 +28,17 @@ pub(crate) fn monotonic() -> u64 {
     // The call cannot fail on Linux with this clock.
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)
         .map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
+}
+
+/// What a rank states when it joins a daemon.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// The blocks of its own slab: (grant, offset, length).
+    pub(crate) blocks: Vec<(u32, u64, u64)>,
+    /// What it reads of other ranks' slabs.
+    pub(crate) loans: Vec<Lent>,
+    /// How steps were balanced after decoding; empty if none was.
+    pub(crate) steps: Vec<u8>,
 }
 
 /// A block that overlaps one that the rank still holds.
@@ -50,6 +64,13 @@ struct Inner {
     /// What found the ring full, or fell between Join and Opened.
     backlog: VecDeque<Feedback>,
     broken: Option<Corrupt>,
+    /// What is read of other ranks' slabs, by the number of the loan.
+    loans: BTreeMap<u64, Lent>,
+    next_loan: u64,
+    /// How steps were balanced after decoding.
+    known: Known,
+    /// Kept open as long as there are loans, when the rank has left: its end gives them back.
+    open: Option<Box<dyn Any + Send>>,
     copied: u64,
     /// How much of `copied` the daemon knows.
     copied_told: u64,
@@ -107,11 +128,49 @@ impl Ledger {
         Ok(Lease { ledger: Arc::clone(self), offset, id, wait_ns: 0 })
     }
 
+    /// Takes in a block of another rank's slab of which this rank reads now.
+    pub(crate) fn borrow(self: &Arc<Self>, lent: Lent) -> Loan {
+        let mut inner = self.lock();
+        let number = inner.next_loan;
+        inner.next_loan += 1;
+        inner.loans.insert(number, lent);
+        Loan { ledger: Arc::clone(self), number }
+    }
+
+    fn give_back(&self, number: u64) {
+        if self.pid != std::process::id() {
+            return;
+        }
+        let mut inner = self.lock();
+        let Some(Lent { rank, grant, .. }) = inner.loans.remove(&number) else { return };
+        if inner.loans.is_empty() {
+            inner.open = None;
+        }
+        if matches!(inner.line, Line::Down) {
+            return;
+        }
+        let id = Grant { grant, iter: 0, step: 0, generation: inner.generation };
+        crate::crash::point("return.unsaid");
+        inner.send(Feedback { also: rank, ..feedback(kind::RETURN, id) });
+        crate::crash::point("return.said");
+    }
+
+    /// The rank leaves: what it has borrowed is given back by the end of this, when the last of it is let go.
+    pub(crate) fn keep_open(&self, line: Box<dyn Any + Send>) {
+        let mut inner = self.lock();
+        inner.open = (!inner.loans.is_empty()).then_some(line);
+    }
+
+    /// Remembers how a step was balanced.
+    pub(crate) fn learn(&self, epoch: u32, step: u32, dealt: Arc<Dealt>) -> Result<(), Disagreement> {
+        self.lock().known.learn(epoch, step, dealt)
+    }
+
     /// Says that the step which used a batch has ended. Steps of a daemon that is gone interest nobody.
-    pub(crate) fn step_end(&self, id: Grant, wait_ns: u64, busy_ns: u64) {
+    pub(crate) fn step_end(&self, id: Grant, wait_ns: u64, busy_ns: u64, plan: u32) {
         let mut inner = self.lock();
         if id.generation == inner.generation {
-            let body = Feedback { wait_ns, busy_ns, ..feedback(kind::STEP_END, id) };
+            let body = Feedback { wait_ns, busy_ns, also: plan, ..feedback(kind::STEP_END, id) };
             inner.send(body);
         }
     }
@@ -133,13 +192,14 @@ impl Ledger {
         inner.backlog.clear();
     }
 
-    /// The blocks to state in a Join: (grant, offset, length). From here to [`Self::up`] releases are kept.
-    pub(crate) fn joining(&self) -> Vec<(u32, u64, u64)> {
+    /// What to state in a Join. From here to [`Self::up`] releases are kept.
+    pub(crate) fn joining(&self) -> Held {
         let mut inner = self.lock();
         inner.line = Line::Joining;
         inner.backlog.clear();
         inner.generation += 1;
-        inner.blocks.iter().map(|(offset, b)| (b.id.grant, *offset, b.len)).collect()
+        let blocks = inner.blocks.iter().map(|(offset, b)| (b.id.grant, *offset, b.len)).collect();
+        Held { blocks, loans: inner.loans.values().copied().collect(), steps: inner.known.state() }
     }
 
     /// The session is open; releases go to `outlet`.
@@ -232,6 +292,18 @@ impl Lease {
     }
 }
 
+/// A block of another rank's slab while this process reads of it. Dropping it sends the one Return.
+pub(crate) struct Loan {
+    ledger: Arc<Ledger>,
+    number: u64,
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.ledger.give_back(self.number);
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         self.ledger.release(self.offset, self.wait_ns);
@@ -264,7 +336,7 @@ pub(crate) mod tests {
 
     fn opened(room: usize) -> (Arc<Ledger>, mpsc::Receiver<Feedback>) {
         let ledger = Ledger::new();
-        assert_eq!(ledger.joining(), []);
+        assert_eq!(ledger.joining(), Held::default());
         let (outlet, sent) = listed(room);
         ledger.up(7, outlet);
         (ledger, sent)
@@ -283,6 +355,37 @@ pub(crate) mod tests {
         assert_eq!((f.head.kind, f.head.session), (kind::RELEASE, 7));
         assert_eq!((f.grant, f.iter, f.step, f.wait_ns, f.copied), (1, 2, 3, 5, 11));
         assert!(f.at > 0);
+    }
+
+    #[test]
+    fn a_loan_is_given_back_once_and_stated_to_another_daemon() {
+        let (ledger, sent) = opened(9);
+        let lent = Lent { rank: 3, grant: 8, offset: 0, len: 64, slab: 77 };
+        let (one, other) = (ledger.borrow(lent), ledger.borrow(lent));
+        drop(one);
+        let back = sent.try_iter().next().unwrap();
+        assert_eq!((back.head.kind, back.grant, back.also), (kind::RETURN, 8, 3));
+        ledger.down();
+        assert_eq!(ledger.joining().loans, [lent]);
+        drop(other);
+        let (outlet, second) = listed(9);
+        ledger.up(5, outlet);
+        assert_eq!(second.try_iter().map(|f| (f.head.kind, f.grant)).collect::<Vec<_>>(), [(kind::RETURN, 8)]);
+    }
+
+    #[test]
+    fn who_leaves_keeps_its_line_open_while_it_reads_of_others() {
+        let (ledger, _sent) = opened(9);
+        let (teller, told) = mpsc::channel::<()>();
+        let loan = ledger.borrow(Lent { rank: 3, grant: 8, offset: 0, len: 64, slab: 77 });
+        ledger.keep_open(Box::new(teller));
+        ledger.down();
+        assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Empty));
+        drop(loan);
+        assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Disconnected));
+        let (teller, told) = mpsc::channel::<()>();
+        ledger.keep_open(Box::new(teller));
+        assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Disconnected));
     }
 
     #[test]
@@ -318,11 +421,11 @@ pub(crate) mod tests {
         let step = late.id();
         ledger.down();
         drop(gone);
-        assert_eq!(ledger.joining(), [(5, 0, 8), (7, 16, 8)]);
+        assert_eq!(ledger.joining().blocks, [(5, 0, 8), (7, 16, 8)]);
         drop(late); // between Join and Opened: the new daemon believes that it is held
         let (outlet, second) = listed(9);
         ledger.up(3, outlet);
-        ledger.step_end(step, 1, 1); // a step of the dead one
+        ledger.step_end(step, 1, 1, 0); // a step of the dead one
         drop(kept);
         assert_eq!(first.try_iter().count(), 0);
         let got: Vec<_> = second.try_iter().map(|f| (f.head.kind, f.head.session, f.grant, f.iter, f.step)).collect();

@@ -68,6 +68,8 @@ pub struct Loader {
 /// The batch that was delivered last, until its step ends.
 struct Last {
     grant: Grant,
+    /// The plan by which its step was balanced.
+    plan: u32,
     wait_ns: u64,
     delivered: Instant,
 }
@@ -306,9 +308,9 @@ impl Loader {
     fn deliver(&mut self, every: Duration, stop: &mut dyn FnMut() -> bool) -> Result<Option<Batch>, LoaderError> {
         self.must_be_owner()?;
         let called = Instant::now();
-        if let Some(Last { grant, wait_ns, delivered }) = self.last.take() {
+        if let Some(Last { grant, plan, wait_ns, delivered }) = self.last.take() {
             let busy = called.duration_since(delivered);
-            self.shared.ledger.step_end(grant, wait_ns, nanos(busy));
+            self.shared.ledger.step_end(grant, wait_ns, nanos(busy), plan);
         }
         if !self.running {
             let State { epoch, step } = self.state;
@@ -323,7 +325,7 @@ impl Loader {
         let wait = delivered.duration_since(called);
         batch.waited(nanos(wait));
         self.state = State { epoch: batch.epoch(), step: batch.step().saturating_add(1) };
-        self.last = Some(Last { grant: batch.grant(), wait_ns: nanos(wait), delivered });
+        self.last = Some(Last { grant: batch.grant(), plan: batch.plan(), wait_ns: nanos(wait), delivered });
         self.counts.batches += 1;
         self.counts.samples += batch.len() as u64;
         self.counts.skipped += batch.skipped() as u64;
@@ -385,7 +387,7 @@ fn system(doing: &'static str, reason: &dyn std::fmt::Display) -> LoaderError {
 }
 
 /// A memory file with these bytes, that nobody changes any more.
-fn memory(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+pub(super) fn memory(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let mut file = File::from(fd);
     file.write_all(bytes)?;

@@ -55,6 +55,7 @@ fn options(balance: Balance, regroup: u32) -> StreamOptions {
         regroup,
         weigh: Weigh::Samples,
         mix: Vec::new(),
+        rebalance: Default::default(),
     }
 }
 
@@ -75,10 +76,10 @@ fn batch(ledger: &Arc<Ledger>, places: &[Place], step: &Step, weigh: Weigh) -> B
     let slots = places.iter().enumerate().map(slot).collect();
     let lease = ledger.take((0, 64), (step.number, 1, step.number)).expect("a lease");
     let (mean_cost, tokens_global, bins, global) = (0.0, step.tokens, 0, step.samples);
-    let (scattered, spares) = Default::default();
+    let (scattered, spares, handover) = Default::default();
     let (epoch, step) = (0, 0);
     let assembled =
-        Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots, scattered, spares };
+        Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots, scattered, spares, handover };
     Batch::new(Arc::new(Store::bare(slab)), assembled, View { weigh, ..View::default() })
 }
 

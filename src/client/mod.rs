@@ -3,7 +3,7 @@
 //! A [`Loader`] owns the rank's slab and a background thread. The thread (`collect`) drains the lanes of the inbox,
 //! checks every message against the rank's own table (`table`), and queues finished batches in step order; a
 //! [`Batch`] is a lease on a block of the slab, and the account of leases (`ledger`) sends each block's one Release.
-//! `session` is the handshake with a daemon, `embed` finds or starts one.
+//! `handed` is what comes from other ranks' slabs; `session` is the handshake with a daemon, `embed` finds or starts one.
 //!
 //! This room knows ring, device, manifest and proto. It must not know how the daemon decides or a worker decodes,
 //! and it believes neither: what contradicts the table is an error value.
@@ -16,6 +16,7 @@ mod fields;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod handed;
 mod ledger;
 mod loader;
 #[cfg(test)]

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::error::ConnectError;
 use crate::device::{Device, host::HostDevice};
 use crate::manifest::{self, Manifest};
-use crate::proto::options::{BadOption, Balance, OnError, Part, Policy, Profile, RunOptions, StreamOptions, Weigh};
+use crate::proto::options::{
+    BadOption, Balance, OnError, Part, Policy, Profile, Rebalance, RunOptions, StreamOptions, Weigh,
+};
 use crate::proto::transform::Transform;
 
 /// Where a loader stands: the next batch that it will deliver. Free of topology: any number of ranks and workers
@@ -31,7 +33,7 @@ pub struct Options {
     pub(super) manifest: PathBuf,
     /// Manifests that are joined, in place of `manifest`.
     pub(super) manifests: Vec<(PathBuf, f64)>,
-    pub(super) stream: StreamOptions,
+    pub(crate) stream: StreamOptions,
     pub(super) run: RunOptions,
     pub(super) slab_bytes: Option<u64>,
     pub(super) job: Option<String>,
@@ -65,6 +67,7 @@ impl Default for Options {
             regroup: 1,
             weigh: Default::default(),
             mix: Vec::new(),
+            rebalance: Default::default(),
         };
         Options {
             rank: 0,
@@ -192,6 +195,8 @@ impl Options {
         micro_batch: u32 => stream.micro_batch = micro_batch;
         /// Steps that share their samples, so that those of like cost meet in one step; 1 = none.
         regroup: u32 => stream.regroup = regroup;
+        /// Whether a step is balanced once more by what its samples turned out to be; off by default.
+        rebalance: Rebalance => stream.rebalance = rebalance;
         /// Whose mean the loss is: what [`Batch::weights`](super::Batch::weights) are.
         weigh: Weigh => stream.weigh = weigh;
         /// Parts of the manifest and in which proportion an epoch takes from them.

@@ -141,12 +141,11 @@ impl Outlet for Feedback {
     }
 }
 
-/// Joins over a fresh connection. Returns the session, and where feedback goes.
+/// Joins over a fresh connection, with the descriptors that a Join carries. Returns the session, and where feedback goes.
 pub(super) fn join(
     socket: OwnedFd,
     join: Join,
-    slab: BorrowedFd<'_>,
-    manifest: BorrowedFd<'_>,
+    fds: &[BorrowedFd<'_>],
     cancelled: &dyn Fn() -> bool,
 ) -> Result<(Session, Box<dyn Outlet>), JoinError> {
     let rank = join.rank;
@@ -161,7 +160,7 @@ pub(super) fn join(
         return Err(JoinError::Protocol(what));
     }
     let socket = Socket::new(socket)?;
-    if let Err(e) = socket.send(&FromRank::Join(Box::new(join)), &[slab, manifest]) {
+    if let Err(e) = socket.send(&FromRank::Join(Box::new(join)), fds) {
         return Err(if e.kind() == io::ErrorKind::InvalidInput { e.into() } else { JoinError::Gone(rank) });
     }
     let begun = Instant::now();

@@ -11,12 +11,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::batch::Batch;
 use super::error::LoaderError;
+use super::handed::Slabs;
 use super::ledger::Ledger;
 use super::options::{Options, State};
 use super::session::Socket;
 use super::store::Store;
 use super::table::{Rules, Table};
 use crate::manifest::Manifest;
+use crate::proto::options::Rebalance;
 use crate::proto::session::{BadSample, FromRank, Given};
 use crate::ring::bell::EventFd;
 
@@ -43,12 +45,14 @@ impl Setup {
         let fixed = self.fixed;
         Rules {
             session,
+            rank: self.options.rank,
             slab_bytes: self.store.slab.len() as u64,
             rows: self.manifest.len(),
             world: stream.world,
             batch_size: stream.largest_batch(),
             global_batch: stream.global_batch(),
             transform: Arc::new(stream.transform.clone()),
+            rebalance: stream.rebalance != Rebalance::Off,
             may_skip: stream.on_error == crate::proto::options::OnError::Skip,
             may_replace: stream.on_error == crate::proto::options::OnError::Substitute,
             shape: Arc::new(move |row| fixed.unwrap_or_else(|| transform.shape(&manifest.facts(row)))),
@@ -86,6 +90,8 @@ pub(super) struct Core {
     pub(super) bad: Vec<BadSample>,
     pub(super) bad_count: u64,
     pub(super) restarts: u32,
+    /// The slabs of other ranks, as far as they were passed on.
+    pub(super) slabs: Slabs,
     pub(super) daemon: i32,
 }
 
@@ -172,6 +178,9 @@ impl Core {
         let Some(link) = &self.link else { return "the daemon is gone and is being replaced".into() };
         match link.table.missing() {
             None => "the daemon has not granted this batch yet: a rank that has not started, or held batches".into(),
+            Some((step, samples)) if samples.is_empty() => format!(
+                "step {step} is complete here, and waits for the samples of other ranks, by which it is balanced once more"
+            ),
             Some((step, samples)) => {
                 let first = samples.first().filter(|row| **row < manifest.len());
                 let path = first.map_or("", |row| manifest.descriptor(*row).path);

@@ -5,8 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::handed::{Handover, Hearing, Slabs};
 use super::ledger::{Lease, Ledger};
-use crate::proto::message::{BadMessage, Batch, Body, Entry, Ready, Spare, Words, head, kind};
+use crate::proto::handover::Disagreement;
+use crate::proto::message::{BadMessage, Batch, Body, Entry, Plan, Ready, Spare, Words, head, kind};
 use crate::proto::transform::{Span, Transform};
 use crate::ring::spsc::Corrupt;
 
@@ -19,6 +21,9 @@ pub enum Violation {
     /// Its ring is not one.
     #[error(transparent)]
     Ring(#[from] Corrupt),
+    /// Ranks would get other samples than each other believe.
+    #[error(transparent)]
+    Plan(#[from] Disagreement),
     /// A packet that does not belong there.
     #[error("{0}")]
     Packet(String),
@@ -36,7 +41,7 @@ pub enum Violation {
     },
 }
 
-fn expect(
+pub(super) fn expect(
     message: &'static str,
     field: &'static str,
     ok: bool,
@@ -53,6 +58,7 @@ fn expect(
 #[derive(Clone)]
 pub(crate) struct Rules {
     pub(crate) session: u16,
+    pub(crate) rank: u32,
     pub(crate) slab_bytes: u64,
     pub(crate) rows: u64,
     pub(crate) world: u32,
@@ -63,10 +69,19 @@ pub(crate) struct Rules {
     pub(crate) transform: Arc<Transform>,
     /// Whether samples may be left out.
     pub(crate) may_skip: bool,
+    /// Whether batches wait for the plan of their step.
+    pub(crate) rebalance: bool,
     /// Whether others may take their places.
     pub(crate) may_replace: bool,
     /// The shape that the transform makes of a row below `rows`.
     pub(crate) shape: Arc<dyn Fn(u64) -> [u16; 4] + Send + Sync>,
+}
+
+impl Rules {
+    /// Bytes of a sample.
+    pub(super) fn bytes(&self, sample: u64) -> u64 {
+        self.transform.bytes_of((self.shape)(sample))
+    }
 }
 
 /// One sample of a batch.
@@ -86,8 +101,13 @@ pub(crate) struct Slot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotState {
     Waiting,
-    Ready { written: u64, shape: [u16; 4] },
+    Ready {
+        written: u64,
+        shape: [u16; 4],
+    },
     Skipped,
+    /// Another rank gets it.
+    Away,
 }
 
 /// A batch whose samples are all ready or skipped.
@@ -105,11 +125,14 @@ pub(crate) struct Assembled {
     pub(crate) scattered: BTreeMap<u16, Vec<Piece>>,
     /// The blocks of samples that are not in their own places.
     pub(crate) spares: Vec<Lease>,
+    pub(crate) handover: Handover,
 }
 
 struct Pending {
     batch: Assembled,
     waiting: usize,
+    /// Whether the plan of its step is known, or none will come.
+    planned: bool,
     /// By slot, the parts that are there of a sample that is not there as a whole.
     parts: BTreeMap<u16, Vec<Piece>>,
     /// Second places, by their grants.
@@ -150,6 +173,8 @@ pub(crate) struct Table {
     /// Grants up to this one have been seen.
     highest: u32,
     filling: Option<Filling>,
+    /// A plan that is being told.
+    hearing: Option<Hearing>,
     /// By grant, which is also the order of steps.
     pending: BTreeMap<u32, Pending>,
     /// The batches of second places, by the grants of these.
@@ -182,6 +207,7 @@ impl Table {
             next: 0,
             highest,
             filling: None,
+            hearing: None,
             pending,
             spares,
             ended: false,
@@ -205,10 +231,17 @@ impl Table {
         self.ended && self.pending.is_empty()
     }
 
-    /// The next batch in step order, if it is complete.
+    /// As [`pop_with`](Self::pop_with), without any other rank's slab.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn pop(&mut self) -> Option<Assembled> {
+        self.pop_with(&Slabs::default())
+    }
+
+    /// The next batch in step order, if it is complete and all slabs are there that it lies in.
+    pub(crate) fn pop_with(&mut self, slabs: &Slabs) -> Option<Assembled> {
         let first = self.pending.first_entry()?;
-        let batch = (first.get().waiting == 0).then(|| first.remove().batch)?;
+        let complete = |p: &Pending| p.waiting == 0 && p.planned && slabs.suffice(&p.batch.handover);
+        let batch = complete(first.get()).then(|| first.remove().batch)?;
         if !batch.spares.is_empty() {
             let of = batch.lease.id().grant;
             self.spares.retain(|_, grant| *grant != of);
@@ -230,12 +263,20 @@ impl Table {
         if self.filling.is_some() {
             return self.entry(Entry::parse(words)?);
         }
+        if let Some(hearing) = &mut self.hearing {
+            hearing.hear(words, &self.rules, &self.ledger)?;
+            return self.balance();
+        }
         match kind {
             kind::BATCH => self.batch(Batch::parse(words)?),
             kind::END => self.end(Batch::parse(words)?),
             kind::READY => self.ready(Ready::parse(words)?),
             kind::SKIP => self.skip(Ready::parse(words)?),
             kind::SPARE => self.spare(Spare::parse(words)?),
+            kind::PLAN => {
+                self.hearing = Some(Hearing::new(Plan::parse(words)?, &self.rules)?);
+                self.balance()
+            }
             kind::OTHER => self.other(Entry::parse(words)?),
             kind => Err(BadMessage::Kind(kind).into()),
         }
@@ -286,11 +327,23 @@ impl Table {
             let slots = Vec::with_capacity(usize::from(b.head.slot));
             let Batch { epoch, step, global, mean_cost, tokens_global, .. } = b;
             let bins = b.head.attempt;
-            let (scattered, spares) = (BTreeMap::new(), Vec::new());
-            let batch =
-                Assembled { lease, epoch, step, global, mean_cost, tokens_global, bins, slots, scattered, spares };
+            let (scattered, spares, handover) = (BTreeMap::new(), Vec::new(), Handover::default());
+            let batch = Assembled {
+                lease,
+                epoch,
+                step,
+                global,
+                mean_cost,
+                tokens_global,
+                bins,
+                slots,
+                scattered,
+                spares,
+                handover,
+            };
             let (parts, spares, formers) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-            Some(Pending { batch, waiting: usize::from(b.head.slot), parts, spares, formers })
+            let planned = !self.rules.rebalance;
+            Some(Pending { batch, waiting: usize::from(b.head.slot), planned, parts, spares, formers })
         };
         self.filling = Some(Filling { announced: b, seen: 0, end: b.offset, bin: 0, pending });
         Ok(())
@@ -363,6 +416,51 @@ impl Table {
         self.hear_early(s.grant)
     }
 
+    /// If the plan is told, gives away and takes in what it says. Of a batch that was let go what comes is given back.
+    fn balance(&mut self) -> Result<(), Violation> {
+        const ME: &str = "Plan";
+        let Some(hearing) = self.hearing.take_if(|hearing| hearing.is_complete()) else { return Ok(()) };
+        let Hearing { plan, dealt, coming, .. } = hearing;
+        let Plan { epoch, step, .. } = plan;
+        let digest = dealt.digest(epoch, step);
+        expect(ME, "digest", digest == plan.digest, format!("{:x}", plan.digest), format!("{digest:x}"))?;
+        let (shifts, actual, total) = (dealt.shifts.clone(), dealt.actual.clone(), dealt.total);
+        self.ledger.learn(epoch, step, Arc::new(dealt))?;
+        crate::crash::point("plan.heard");
+        let rank = self.rules.rank;
+        let Some(Pending { batch, waiting, planned, parts, .. }) = self.pending.get_mut(&plan.grant) else {
+            return Ok(());
+        };
+        expect(ME, "step", (epoch, step) == (batch.epoch, batch.step), step, batch.step)?;
+        expect(ME, "plan", !*planned, "told", "one for each batch")?;
+        *planned = true;
+        batch.tokens_global = total;
+        batch.handover = Handover { digest: digest as u32, coming, came: Vec::new() };
+        if plan.dealt == 1 {
+            return Ok(());
+        }
+        let samples = batch.slots.len();
+        for a in actual.iter().filter(|a| a.rank == rank) {
+            let Some(slot) = batch.slots.get_mut(a.slot as usize) else {
+                return expect("Tokens", "slot", false, a.slot, format!("below {samples}"));
+            };
+            slot.tokens = a.tokens;
+        }
+        for shift in shifts.iter().filter(|s| s.from == rank) {
+            let slot = batch.slots.get_mut(shift.slot as usize);
+            let slot = slot.filter(|slot| !matches!(slot.state, SlotState::Skipped | SlotState::Away));
+            let Some(slot) = slot else {
+                return expect("Move", "slot", false, shift.slot, format!("a sample of {samples} that is there"));
+            };
+            *waiting -= usize::from(slot.state == SlotState::Waiting);
+            slot.state = SlotState::Away;
+            let nth = shift.slot as u16;
+            parts.remove(&nth);
+            batch.scattered.remove(&nth);
+        }
+        Ok(())
+    }
+
     /// Whether a grant has been announced with all its entries.
     fn is_announced(&self, grant: u32) -> bool {
         grant <= self.highest - u32::from(self.filling.as_ref().is_some_and(|f| f.pending.is_some()))
@@ -391,7 +489,7 @@ impl Table {
             expect(me, "grant", announced, r.grant, format!("at most {highest}"))?;
             return Ok(None);
         };
-        let Pending { batch, waiting, parts, spares, formers } = pending;
+        let Pending { batch, waiting, parts, spares, formers, .. } = pending;
         let spare = spares.get(&r.grant).copied();
         expect(me, "step", r.step == batch.step, r.step, batch.step)?;
         let samples = batch.slots.len();
@@ -498,6 +596,7 @@ impl Table {
         match slot.state {
             SlotState::Skipped => return Ok(()),
             SlotState::Ready { .. } => return expect(ME, "sample", false, "skipped", "ready, as was said"),
+            SlotState::Away => return expect(ME, "sample", false, "skipped", "given to another rank, as was said"),
             SlotState::Waiting => {}
         }
         expect(ME, "written", r.written == 0, r.written, 0)?;

@@ -2,8 +2,11 @@ use bytemuck::Zeroable;
 
 use super::*;
 use crate::client::ledger::tests::listed;
-use crate::proto::message::{Feedback, Head};
+use crate::proto::handover::{Actual, Dealt, Shift};
+use crate::proto::message::{self, Feedback, Head};
 use crate::proto::transform::Layout;
+use crate::ring::slab::{Slab, SlabOptions};
+use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::Receiver;
 
 const SESSION: u16 = 3;
@@ -21,6 +24,8 @@ fn bench(may_skip: bool) -> Bench {
     let (outlet, sent) = listed(1000);
     ledger.up(SESSION, outlet);
     let rules = Rules {
+        rank: 1,
+        rebalance: false,
         session: SESSION,
         slab_bytes: 100 * BYTES,
         rows: 1000,
@@ -419,6 +424,152 @@ fn ready_and_skip_do_not_contradict_each_other() {
     let mut strict = bench(false);
     strict.grant(&b);
     strict.refuses("kind", skip(&b, 0).words());
+}
+
+/// A bench of rank 1 of two whose batches wait for plans.
+fn balancing() -> Bench {
+    let mut bench = bench(true);
+    bench.table.rules.rebalance = true;
+    bench
+}
+
+/// What the daemon says of a step: rank 1 gives its first sample to rank 0 and gets that one's second.
+fn plan(b: &Batch, change: impl Fn(&mut message::Plan, &mut message::Handed)) -> Vec<Words> {
+    let shifts = vec![Shift { from: 0, slot: 1, to: 1 }, Shift { from: 1, slot: 0, to: 0 }];
+    let actual = vec![Actual { rank: 1, slot: 1, tokens: 33.0 }];
+    let dealt = Dealt { shifts, actual, total: 70.0 };
+    let (digest, total, grant) = (dealt.digest(b.epoch, b.step), dealt.total, b.grant);
+    let (epoch, step) = (b.epoch, b.step);
+    let head = |kind, slot| head_of(kind, slot);
+    let mut plan = message::Plan {
+        head: head(kind::PLAN, 0),
+        digest,
+        total,
+        grant,
+        tokens: 1,
+        moves: 2,
+        dealt: 0,
+        epoch,
+        step,
+        reserved: 0,
+    };
+    let tokens = message::Tokens { head: head(kind::TOKENS, 1), tokens: 33.0, grant, rank: 1, reserved: [0; 4] };
+    let come = message::Move { head: head(kind::MOVE, 1), grant, from: 0, to: 1, pieces: 1, reserved: [0; 4] };
+    let go = message::Move { head: head(kind::MOVE, 0), from: 1, to: 0, pieces: 0, ..come };
+    let entry = Entry { head: head(kind::ENTRY, 1), sample: 9, grant: 77, tokens: 5.0, ..entry(b, 1) };
+    let mut handed = message::Handed {
+        head: head(kind::HANDED, 1),
+        block: 4096,
+        block_len: 4096,
+        offset: 4096 + BYTES,
+        grant,
+        of: 77,
+        from: 0,
+        first: 0,
+        frames: SHAPE[0],
+        slab: 5,
+    };
+    change(&mut plan, &mut handed);
+    vec![plan.words(), tokens.words(), come.words(), entry.words(), handed.words(), go.words()]
+}
+
+#[test]
+fn a_batch_waits_for_the_plan_of_its_step_and_gives_and_takes_by_it() {
+    let mut bench = balancing();
+    let b = batch(1, 0);
+    bench.grant(&b);
+    // The first sample goes before this rank has heard that it is there.
+    for slot in 1..b.head.slot {
+        bench.table.hear_worker(&ready(&b, slot).words()).unwrap();
+    }
+    assert!(bench.table.pop().is_none());
+    for words in plan(&b, |_, _| ()) {
+        bench.table.hear_daemon(&words).unwrap();
+    }
+    bench.table.hear_worker(&ready(&b, 0).words()).unwrap();
+    assert!(bench.table.pop().is_none(), "the slab in which the other's sample lies is not there yet");
+    let slab = Slab::create("test", 8192, SlabOptions { prefault: false, huge: false, node: None }).unwrap();
+    let fd = slab.fd().unwrap().try_clone_to_owned().unwrap();
+    let inode = std::fs::File::from(fd.try_clone().unwrap()).metadata().unwrap().ino();
+    let mut slabs = Slabs::default();
+    slabs.take(0, 8192, fd).unwrap();
+    assert!(bench.table.pop_with(&slabs).is_none(), "it is another slab than that of the sample");
+    assert!(bench.released().is_empty(), "the sample is lent");
+    bench.table.start(2, 0, 0);
+    assert_eq!(bench.released(), [1, 77], "let go with its batch");
+
+    let b = Batch { iter: 2, ..batch(2, 0) };
+    bench.grant(&b);
+    for words in plan(&b, |_, handed| handed.slab = inode) {
+        bench.table.hear_daemon(&words).unwrap();
+    }
+    for slot in 1..b.head.slot {
+        bench.table.hear_worker(&ready(&b, slot).words()).unwrap();
+    }
+    let batch = bench.table.pop_with(&slabs).expect("a batch");
+    assert_eq!((batch.slots[0].state, batch.slots[1].tokens, batch.tokens_global), (SlotState::Away, 33.0, 70.0));
+    assert_eq!((batch.handover.coming.len(), batch.handover.coming[0].slot.sample), (1, 9));
+    drop(batch);
+    let mut released = bench.released();
+    released.sort_unstable();
+    assert_eq!(released, [2, 77]);
+}
+
+#[test]
+fn a_plan_for_a_batch_that_was_let_go_gives_what_comes_back() {
+    let mut bench = balancing();
+    let b = batch(1, 0);
+    bench.grant(&b);
+    bench.table.start(2, 0, 0);
+    assert_eq!(bench.released(), [1]);
+    for words in plan(&b, |_, _| ()) {
+        bench.table.hear_daemon(&words).unwrap();
+    }
+    assert_eq!(bench.released(), [77]);
+}
+
+#[test]
+fn no_untrue_plan_is_believed() {
+    type Change = fn(&mut message::Plan, &mut message::Handed);
+    let changes: [(&str, Change); 12] = [
+        ("digest", |p, _| p.digest ^= 1),
+        ("digest", |p, _| p.step += 1),
+        ("session", |p, _| p.head.session += 1),
+        ("tokens", |p, _| p.tokens = 1 << 20),
+        ("moves", |p, _| p.moves = 1 << 20),
+        ("total", |p, _| p.total = f64::NAN),
+        ("grant", |_, h| h.grant += 1),
+        ("from", |_, h| h.from += 1),
+        ("slot", |_, h| h.head.slot += 1),
+        ("frames", |_, h| h.first = 1),
+        ("offset", |_, h| h.offset = 0),
+        ("offset", |_, h| h.offset = 8192),
+    ];
+    for (field, change) in changes {
+        let mut bench = balancing();
+        let b = batch(1, 0);
+        bench.grant(&b);
+        let heard = plan(&b, change).iter().try_for_each(|words| bench.table.hear_daemon(words));
+        match heard {
+            Err(Violation::Contradiction { field: found, .. }) => assert_eq!(found, field),
+            other => panic!("{field}: {other:?}"),
+        }
+        drop(bench.table);
+    }
+    let mut bench = bench(true);
+    bench.grant(&batch(1, 0));
+    let unasked = plan(&batch(1, 0), |_, _| ());
+    assert!(bench.table.hear_daemon(&unasked[0]).is_err(), "nobody asked for plans");
+}
+
+#[test]
+fn two_plans_of_one_step_are_told_apart() {
+    let mut bench = balancing();
+    let b = batch(1, 0);
+    bench.grant(&b);
+    bench.table.ledger.learn(b.epoch, b.step, Dealt::default().into()).unwrap();
+    let heard = plan(&b, |_, _| ()).iter().try_for_each(|words| bench.table.hear_daemon(words));
+    assert!(matches!(heard, Err(Violation::Plan(d)) if (d.epoch, d.step) == (b.epoch, b.step)));
 }
 
 /// As `bench`, of a loader in which others take the places of bad samples.

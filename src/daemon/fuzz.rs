@@ -67,7 +67,11 @@ pub fn tables(bytes: &[u8]) {
             7..=9 => model.done(&mut from),
             10 | 11 => model.give_up(&mut from),
             12 => {
-                let Address { grant, slot, .. } = model.address(&mut from);
+                let Address { grant, slot, span } = model.address(&mut from);
+                if span.first == 1 {
+                    model.replace(grant, slot);
+                    continue;
+                }
                 let told = model.table.skip(grant, slot);
                 let at_home = |w: &Writer| {
                     (w.what.grant, w.what.slot) == (grant, slot)
@@ -119,6 +123,14 @@ impl Model {
         let place = |from: &mut Bytes<'_>| Place { bytes: from.near(2048), ..Place::default() };
         let places: Vec<Place> = (0..1 + from.below(4)).map(|_| place(from)).filter(|p| p.bytes < 1 << 40).collect();
         self.grants.extend(self.table.grant(1, 0, 0, &places));
+    }
+
+    /// Another sample takes the place of one that is skipped, where nobody is at it any more.
+    fn replace(&mut self, grant: u32, slot: u16) {
+        if self.table.replace(grant, slot, 7, 1).is_ok() {
+            let at = |w: &Writer| (w.what.grant, w.what.slot) == (grant, slot);
+            assert!(!self.writers.iter().any(at), "a place has another sample while one still writes the old one");
+        }
     }
 
     fn assign(&mut self, from: &mut Bytes<'_>) {

@@ -183,6 +183,8 @@ pub struct Block {
     /// Whether the rank has let it go.
     pub released: bool,
     writers: u32,
+    /// How often other ranks read in it.
+    readers: u32,
 }
 
 /// What follows from a worker's Done.
@@ -277,8 +279,17 @@ impl Regions {
         self.free.remove(&start);
         self.insert_free(start, offset - start);
         self.insert_free(end, start + span - end);
-        let block =
-            Block { offset, len, iter: 0, epoch: 0, step: 0, regions: Vec::new(), released: false, writers: 0 };
+        let block = Block {
+            offset,
+            len,
+            iter: 0,
+            epoch: 0,
+            step: 0,
+            regions: Vec::new(),
+            released: false,
+            writers: 0,
+            readers: 0,
+        };
         self.blocks.insert(grant, block);
         self.next_grant = self.next_grant.max(grant + 1);
         Ok(())
@@ -318,7 +329,10 @@ impl Regions {
         self.insert_free(offset + len, span - len);
         regions.iter_mut().for_each(|region| region.offset += offset);
         let (iter, epoch, step) = of;
-        self.blocks.insert(grant, Block { offset, len, iter, epoch, step, regions, released: false, writers: 0 });
+        self.blocks.insert(
+            grant,
+            Block { offset, len, iter, epoch, step, regions, released: false, writers: 0, readers: 0 },
+        );
         Some((grant, offset))
     }
 
@@ -552,7 +566,7 @@ impl Regions {
     /// leased → free, if it is released and nobody can write to it any more.
     pub fn reap(&mut self, grant: u32) -> Option<Block> {
         let block = self.blocks.get(&grant)?;
-        if !block.released || block.writers > 0 {
+        if !block.released || block.writers > 0 || block.readers > 0 {
             return None;
         }
         let block = self.blocks.remove(&grant)?;
@@ -588,6 +602,8 @@ fn layout(places: &[Place]) -> impl Iterator<Item = (u64, u64)> {
         Some((at, place.bytes))
     })
 }
+
+mod handed;
 
 #[cfg(test)]
 mod tests;

@@ -72,8 +72,14 @@ pub struct Session {
     pub iter: u32,
     /// See [`Session::iter`].
     pub pending_start: Option<(u32, u32, u32)>,
+    /// The epoch and step that it waits for, or has.
+    pub wants: (u32, u32),
     /// What the rank gave for the latest epochs, for workers of the user's own program.
     pub briefs: VecDeque<(u32, OwnedFd)>,
+    /// What it read of other ranks' slabs under an earlier daemon, until all ranks are in.
+    pub lent: Vec<session::Lent>,
+    /// Tells its slab from any other that the rank had: the number of the file's inode.
+    pub slab_id: u64,
     /// Workers that may have its slab mapped.
     pub mapped_by: BTreeSet<u16>,
     /// Those of them that were asked to let go: once each, so that each answers once.
@@ -142,7 +148,10 @@ impl Session {
             grants: HashMap::new(),
             iter: 0,
             pending_start: None,
+            wants: (0, 0),
             briefs: VecDeque::new(),
+            lent: Vec::new(),
+            slab_id: nix::sys::stat::fstat(&slab)?.st_ino,
             mapped_by: BTreeSet::new(),
             detaching: BTreeSet::new(),
             stats: SessionStats::default(),

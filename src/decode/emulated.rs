@@ -1,15 +1,14 @@
 //! Decoding that only takes its time: for load tests of everything around it, with any number of workers on few cores.
 //!
-//! A row whose container is [`CONTAINER`] says in its text how many microseconds it takes; the worker sleeps for them
-//! and writes the numbers that a decoder would have written. Everything else (reading, placing, telling) is as always.
+//! A row whose container is [`CONTAINER`] says in its text how many microseconds it takes, and behind a space how many
+//! milliseconds the clip really lasts, if that is not what the row says; the worker sleeps for the former, reports the
+//! latter, and writes the numbers that a decoder would have written. Everything else (reading, placing, telling) is as always.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::audio::AudioDecoder;
-use super::{Decoder, Input, Outcome, Request, SampleError, Stage, VideoDecoder};
+use super::{Actual, Decoder, Input, Outcome, Request, SampleError, Stage};
 use crate::proto::fields::{Audio, sound_at};
-use crate::proto::transform::Layout;
 
 /// Container of the rows that are emulated.
 pub const CONTAINER: &str = "emulated";
@@ -24,12 +23,20 @@ impl Decoder for Emulated {
     fn decode(&mut self, _input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
         let begun = Instant::now();
         let d = &request.descriptor;
-        let time = d.text.parse().map(Duration::from_micros).ok().filter(|t| *t <= MOST);
-        let time = time.ok_or_else(|| {
-            let what = format!("its text is `{}`; wanted microseconds up to {}", d.text, MOST.as_micros());
+        let (time, lasts) = text(d.text).ok_or_else(|| {
+            let what = format!(
+                "its text is `{}`; wanted microseconds up to {}, and perhaps the clip's milliseconds",
+                d.text,
+                MOST.as_micros()
+            );
             SampleError::new(Stage::Demux, what)
         })?;
         let facts = d.facts();
+        let actual = lasts.filter(|ms| *ms != facts.duration_ms).map(|duration_ms| Actual {
+            frames: facts.frames,
+            duration_ms,
+            shown: (facts.width, facts.height),
+        });
         let shape = request.transform.shape(&facts);
         let (_, bytes) = request.transform.place(&facts, request.span).ok_or_else(|| {
             SampleError::new(
@@ -51,12 +58,12 @@ impl Decoder for Emulated {
             debug_assert_eq!((room.len() - from) as u64, audio.bytes());
         }
         sleep(time.saturating_sub(begun.elapsed()));
-        Ok(Outcome { written: bytes, shape, frames_decoded: d.frames })
+        Ok(Outcome { written: bytes, shape, frames_decoded: d.frames, actual })
     }
 }
 
 /// Where the sound begins in the place of a request, if it is the request's to make: the part with the last frame has it.
-fn sound_of<'a>(request: &Request<'a>) -> Option<(usize, &'a Audio)> {
+pub(super) fn sound_of<'a>(request: &Request<'a>) -> Option<(usize, &'a Audio)> {
     let Request { descriptor, transform, span, .. } = request;
     let audio = transform.audio.as_ref().filter(|_| span.end() == u32::from(transform.frames))?;
     let facts = descriptor.facts();
@@ -65,63 +72,18 @@ fn sound_of<'a>(request: &Request<'a>) -> Option<(usize, &'a Audio)> {
     Some((usize::try_from(from).ok()?, audio))
 }
 
-/// The decoders of a worker: each row has its own.
-pub struct Decoders {
-    video: VideoDecoder,
-    audio: AudioDecoder,
-    emulated: Emulated,
-}
-
-impl Decoders {
-    /// All of them, made anew.
-    pub fn new() -> Self {
-        Decoders { video: VideoDecoder::new(), audio: AudioDecoder::new(), emulated: Emulated }
-    }
-}
-
-impl Default for Decoders {
-    fn default() -> Self {
-        Decoders::new()
-    }
-}
-
-impl Decoder for Decoders {
-    fn decode(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
-        match request.descriptor.container {
-            CONTAINER => self.emulated.decode(input, request, out),
-            _ => self.fields(input, request, out),
-        }
-    }
-}
-
-impl Decoders {
-    /// The frames, and behind them what else the transform asks for.
-    fn fields(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
-        let Request { descriptor, transform, .. } = request;
-        let outcome = if transform.layout == Layout::Sound {
-            transform.check().map_err(|e| SampleError::new(Stage::Transform, e.to_string()))?;
-            let facts = descriptor.facts();
-            let (written, shape) = (transform.max_bytes(&facts), transform.shape(&facts));
-            Outcome { written, shape, frames_decoded: 0 }
-        } else {
-            self.video.decode(input, request, out)?
-        };
-        if let Some((from, audio)) = sound_of(request) {
-            let room = out.len();
-            let place = usize::try_from(outcome.written).ok().and_then(|end| out.get_mut(..end));
-            let place = place.and_then(|place| place.get_mut(from..)).ok_or_else(|| {
-                SampleError::new(Stage::Transform, format!("its place has {room} bytes, and the sound is behind it"))
-            })?;
-            self.audio.decode(input, request, audio, place)?;
-        }
-        Ok(outcome)
-    }
+/// Time to take, and milliseconds of the clip.
+fn text(text: &str) -> Option<(Duration, Option<u32>)> {
+    let (time, lasts) = text.split_once(' ').map_or((text, None), |(time, lasts)| (time, Some(lasts)));
+    let time = time.parse().map(Duration::from_micros).ok().filter(|t| *t <= MOST)?;
+    let Some(lasts) = lasts else { return Some((time, None)) };
+    Some((time, Some(lasts.parse().ok()?)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::SampleKey;
+    use crate::decode::{Decoders, SampleKey};
     use crate::manifest::Record;
     use crate::proto::transform::{Resize, Transform};
 
@@ -148,14 +110,20 @@ mod tests {
         let (outcome, took, out) = made("20000", 100).expect("a sample");
         assert_eq!((outcome.written, outcome.frames_decoded), (2 * 3 * 4 * 4, 10));
         assert!(took >= Duration::from_millis(20));
+        assert_eq!(outcome.actual, None);
+        let (longer, ..) = made("1 700", 100).expect("a sample");
+        assert_eq!(longer.actual, Some(Actual { frames: 10, duration_ms: 700, shown: (64, 48) }));
         assert!(out[..96].iter().all(|b| *b == 7) && out[96..] == [0; 4]);
     }
 
     #[test]
     fn what_it_cannot_do_is_an_error() {
-        for (text, room, stage) in
-            [("", 100, Stage::Demux), ("9999999999", 100, Stage::Demux), ("1", 95, Stage::Transform)]
-        {
+        for (text, room, stage) in [
+            ("", 100, Stage::Demux),
+            ("9999999999", 100, Stage::Demux),
+            ("1", 95, Stage::Transform),
+            ("1 x", 100, Stage::Demux),
+        ] {
             assert_eq!(made(text, room).expect_err("it cannot be done").stage, stage);
         }
     }

@@ -16,7 +16,7 @@ use super::input::Input;
 pub(super) mod sound;
 
 /// Largest frame that is decoded, pixels: 16384 × 8192. Beyond it a header asks for more than 200 MB a frame.
-const MAX_PIXELS: i64 = 1 << 27;
+pub(super) const MAX_PIXELS: i64 = 1 << 27;
 
 /// An error code of FFmpeg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -303,6 +303,34 @@ impl Frame {
         unsafe { ffi::av_frame_unref(self.0.as_ptr()) };
     }
 
+    /// Takes over a picture of red, green and blue bytes, row by row without gaps. Its memory is kept for the next one of
+    /// the same size.
+    pub(super) fn fill(&mut self, rgb: &[u8], width: u16, height: u16) -> Result<(), String> {
+        let (row, rows) = (usize::from(width) * 3, usize::from(height));
+        if rgb.len() != row * rows || rgb.is_empty() || i64::from(width) * i64::from(height) > MAX_PIXELS {
+            return Err(format!("{width}x{height} pixels in {} bytes; wanted three a pixel", rgb.len()));
+        }
+        let format = ffi::AVPixelFormat::AV_PIX_FMT_RGB24 as c_int;
+        let (w, h) = (c_int::from(width), c_int::from(height));
+        let found = self.get();
+        // SAFETY: the frame is valid; a new buffer is asked for an empty one only, of the size and format that it says.
+        unsafe {
+            let is_ours = (found.width, found.height, found.format) == (w, h, format) && !found.buf[0].is_null();
+            if !is_ours {
+                self.clear();
+                let frame = self.0.as_mut();
+                (frame.width, frame.height, frame.format) = (w, h, format);
+                check(ffi::av_frame_get_buffer(frame, 0)).map_err(|e| format!("no memory for it: {e}"))?;
+            }
+        }
+        let (start, stride) = (self.get().data[0], self.get().linesize[0] as isize);
+        for (y, line) in rgb.chunks_exact(row).enumerate() {
+            // SAFETY: FFmpeg gave `height` rows of at least `row` bytes, `stride` apart, to this frame alone.
+            unsafe { ptr::copy_nonoverlapping(line.as_ptr(), start.offset(y as isize * stride), row) };
+        }
+        Ok(())
+    }
+
     /// Presentation time: the packet's, or FFmpeg's best guess.
     pub(super) fn pts(&self) -> Option<i64> {
         let frame = self.get();
@@ -377,7 +405,52 @@ pub(super) fn pixel_format(number: c_int) -> Option<ffi::AVPixelFormat> {
     range.contains(&number).then(|| unsafe { std::mem::transmute::<c_int, ffi::AVPixelFormat>(number) })
 }
 
+/// Where a pixel's bytes are in each plane of a format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Grid {
+    /// Pixels from one colour sample to the next, as powers of two.
+    pub(super) shift_x: u32,
+    pub(super) shift_y: u32,
+    /// For each plane: bytes from one sample to the next, and the shifts that hold there. No bytes for a palette.
+    planes: [(usize, u32, u32); 4],
+    /// Whether a frame of it may be entered elsewhere than at its corner: not where a pixel has fewer than 8 bits.
+    pub(super) can_be_cut: bool,
+}
+
+impl Grid {
+    /// Bytes from a plane's start to pixel (x, y), which lies on the grid.
+    pub(super) fn offset(&self, plane: usize, x: usize, y: usize, linesize: c_int) -> isize {
+        let (step, shift_x, shift_y) = self.planes[plane];
+        if step == 0 {
+            return 0;
+        }
+        (y >> shift_y) as isize * linesize as isize + ((x >> shift_x) * step) as isize
+    }
+}
+
 impl FrameFormat {
+    /// How its pixels lie in memory.
+    pub(super) fn grid(&self) -> Option<Grid> {
+        // SAFETY: descriptors are static.
+        let descriptor = unsafe { ffi::av_pix_fmt_desc_get(pixel_format(self.pixels)?).as_ref()? };
+        let is = |flag: c_int| descriptor.flags & flag as u64 != 0;
+        let (shift_x, shift_y) = (u32::from(descriptor.log2_chroma_w), u32::from(descriptor.log2_chroma_h));
+        let mut planes = [(0, 0, 0); 4];
+        let components = descriptor.comp.iter().take(usize::from(descriptor.nb_components));
+        for (i, component) in components.enumerate() {
+            let step = usize::try_from(component.step).ok()?;
+            let plane = planes.get_mut(usize::try_from(component.plane).ok()?)?;
+            // Where components share a plane the one that comes most rarely has the widest step.
+            if step > plane.0 {
+                let is_colour = i == 1 || i == 2;
+                let rows = component.plane == 1 || component.plane == 2;
+                *plane = (step, if is_colour { shift_x } else { 0 }, if rows { shift_y } else { 0 });
+            }
+        }
+        let can_be_cut = !is(ffi::AV_PIX_FMT_FLAG_BITSTREAM) && !is(ffi::AV_PIX_FMT_FLAG_HWACCEL);
+        Some(Grid { shift_x, shift_y, planes, can_be_cut })
+    }
+
     /// The family of its pixel format, and FFmpeg's name for it.
     pub(super) fn family(&self) -> Option<(Family, String)> {
         let pixels = pixel_format(self.pixels)?;

@@ -121,6 +121,24 @@ impl Input {
         Ok(cut(&demand.window[(at - demand.start) as usize..]))
     }
 
+    /// Fills `out` with the bytes from a position on; an error if the sample ends before.
+    pub fn read_exact(&self, at: u64, out: &mut [u8]) -> io::Result<()> {
+        let (mut at, mut rest) = (at, out);
+        while !rest.is_empty() {
+            let most = rest.len();
+            let got = self.with_bytes(at, most, |bytes| {
+                rest[..bytes.len()].copy_from_slice(bytes);
+                bytes.len()
+            })?;
+            if got == 0 {
+                let text = format!("{most} bytes are missing behind the sample's {} bytes", self.len);
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+            }
+            (at, rest) = (at + got as u64, &mut rest[got..]);
+        }
+        Ok(())
+    }
+
     /// Reads from `at` on, no further than `end`, into the window.
     fn move_window(&self, demand: &mut Demand, at: u64, end: u64) -> io::Result<()> {
         let goes_on = demand.next_size != 0 && at == demand.start + demand.window.len() as u64;

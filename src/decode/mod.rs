@@ -1,32 +1,44 @@
 //! The worker's work: from a descriptor to numbers in the batch's place.
 //!
-//! A sample passes through the files in this order: [`sampling`] says which frames, [`plan`] which bytes, [`read`]
-//! fetches them while the sample before is decoded, [`video`] decodes and resizes only the frames asked for,
-//! [`pixels`] writes them once, and `audio` puts the sound of their time behind them. [`key`] is the only source of
-//! randomness. All that happens in a [`sandbox`]. Unsafe code lives in `ffi`, `sws`, `avio` and `read::uring` alone. The
-//! room knows the manifest's descriptor and the transform; it must not know ranks, slabs, tickets or time.
+//! A sample passes through the files in this order: [`sampling`](crate::proto::sampling) says which frames, [`plan`]
+//! which bytes, [`read`] fetches them while the sample before is decoded, [`video`] decodes and resizes only the frames
+//! asked for, [`pixels`] writes them once, and `audio` puts the sound of their time behind them. Decoders without FFmpeg
+//! come in by a [`canvas`]. [`key`] is the only source of randomness. All that happens in a [`sandbox`].
+//! Unsafe code lives in `ffi`, `sws`, `avio` and `read::uring` alone. The room knows the manifest's descriptor and the
+//! transform; it must not know ranks, slabs, tickets or time.
 
 mod audio;
 mod avio;
+pub mod canvas;
+pub mod colour;
+mod crop;
 mod damage;
+mod decoders;
 pub mod emulated;
 mod ffi;
 mod input;
+mod orient;
+#[cfg(test)]
+mod picture_tests;
 pub mod pixels;
 pub mod plan;
 pub mod read;
+#[cfg(test)]
+mod reference;
 pub mod sandbox;
 mod scale;
 mod sws;
+mod target;
 #[cfg(test)]
 mod testing;
 pub mod video;
+mod webp;
 pub mod worker;
 
 use std::fmt;
 
 pub use crate::proto::key::{self, SampleKey};
-pub use crate::proto::sampling;
+pub use decoders::Decoders;
 pub use input::{Input, MAX_PREFETCH};
 pub use read::{Mode, ReadId, Reader, Source};
 pub use video::VideoDecoder;
@@ -63,6 +75,19 @@ pub struct Outcome {
     pub shape: [u16; 4],
     /// Frames that the codec gave out, wanted or not.
     pub frames_decoded: u32,
+    /// What the sample is, where that is not what its descriptor says: the same whichever part of it was made.
+    pub actual: Option<Actual>,
+}
+
+/// What a sample turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Actual {
+    /// Frames of the clip.
+    pub frames: u32,
+    /// Its duration, milliseconds.
+    pub duration_ms: u32,
+    /// Width and height in pixels as shown.
+    pub shown: (u16, u16),
 }
 
 /// Where a sample failed.
@@ -120,6 +145,10 @@ impl SampleError {
 }
 
 /// The room's door: turns the bytes of a sample into numbers.
+///
+/// A program of the user's own that adds an implementation to [`Decoders`] and hands them to [`worker::serve`] is a
+/// worker that decodes what FFmpeg does not; see `examples/own_decoder.rs`. With a [`canvas`] every transform is done to
+/// what it makes.
 ///
 /// An implementation keeps what is dear to make between calls, and nothing of a sample.
 pub trait Decoder {

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::input::MAX_PREFETCH;
 use super::key::SampleKey;
-use super::sampling;
 use crate::manifest::descriptor::Descriptor;
 pub use crate::manifest::groups::{Group, groups};
 use crate::proto::transform::{Layout, Sampling, Span, Transform};
@@ -26,7 +25,8 @@ pub fn ranges(descriptor: &Descriptor<'_>, transform: &Transform, key: &SampleKe
 
 /// As [`ranges`], for a part of the sample.
 pub fn ranges_of(descriptor: &Descriptor<'_>, transform: &Transform, key: &SampleKey, span: Span) -> Vec<Range<u64>> {
-    let mut wanted = sampling::indices(transform.sampling, descriptor.frames, transform.frames, key);
+    // Where there is nothing to give the decoder says why, and reads nothing.
+    let mut wanted = transform.wanted(&descriptor.timeline(), key).unwrap_or_default();
     wanted.truncate(span.end() as usize);
     wanted.drain(..wanted.len().min(span.first.into()));
     let sample = descriptor.offset..descriptor.offset.saturating_add(descriptor.len);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Decoder, Input, Outcome, Request, SampleError, SampleKey, VideoDecoder};
+use super::{Decoder, Decoders, Input, Outcome, Request, SampleError, SampleKey};
 use crate::manifest::Record;
 use crate::manifest::descriptor::Descriptor;
 use crate::manifest::probe::probe;
@@ -40,6 +40,11 @@ pub(crate) fn hard(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/hard").join(name)
 }
 
+/// A picture of the collection.
+pub(crate) fn picture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pictures").join(name)
+}
+
 /// A file's bytes and what its index says of it.
 pub(crate) struct Clip {
     pub(crate) bytes: Vec<u8>,
@@ -49,7 +54,12 @@ pub(crate) struct Clip {
 impl Clip {
     /// The default video stream of a file.
     pub(crate) fn open(name: &str) -> Clip {
-        let record = probe(&hard(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        Clip::at(&hard(name))
+    }
+
+    /// As [`open`](Self::open), of any file.
+    pub(crate) fn at(path: &Path) -> Clip {
+        let record = probe(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         Clip { bytes: std::fs::read(&record.path).unwrap(), record }
     }
 
@@ -90,15 +100,12 @@ impl Clip {
         let (width, height) = self.descriptor().shown();
         let t = Transform {
             frames: 1,
-            sampling: Sampling::RandomWindow { stride: 1 },
+            sampling: Sampling::Indices { at: vec![index] },
             resize: Resize::Exact { width, height },
             layout: Layout::Thwc,
             ..Transform::default()
         };
-        let key = (0..)
-            .map(|s| SampleKey::new(0, 0, s))
-            .find(|key| super::sampling::indices(t.sampling, self.record.frames, 1, key)[0] == index);
-        decode(&self.input(), &self.descriptor(), &t, key.unwrap())
+        decode(&self.input(), &self.descriptor(), &t, SampleKey::new(0, 0, 0))
     }
 }
 
@@ -139,7 +146,7 @@ pub(crate) fn decode(
     let size = transform.max_bytes(&descriptor.facts()) as usize;
     let mut bytes = vec![0xa5; size + GUARD];
     let request = Request::whole(*descriptor, transform, key);
-    let outcome = VideoDecoder::new().decode(input, &request, &mut bytes)?;
+    let outcome = Decoders::new().decode(input, &request, &mut bytes)?;
     assert_eq!(outcome.written as usize, size);
     assert!(bytes[size..].iter().all(|&b| b == 0xa5), "written past the output");
     bytes.truncate(size);

@@ -12,14 +12,12 @@ use std::ops::Range;
 
 use super::damage::Damage;
 use super::ffi::{Codec, Demuxer, Frame, Packet};
-use super::key::Purpose;
-use super::pixels::{Rect, Writer};
+use super::orient::is_mirrored;
 use super::plan::{self, Group};
-use super::scale::Scaler;
-use super::{Decoder, Input, Outcome, Request, SampleError, SampleKey, Stage, sampling};
+use super::target::{Scalers, Target};
+use super::{Decoder, Input, Outcome, Request, SampleError, Stage};
 use crate::ffmpeg::log;
 use crate::manifest::descriptor::Descriptor;
-use crate::proto::transform::{Crop, Facts, Layout, Transform};
 
 /// Errors of a decoder in a row, without a frame between them, after which it is given up when its end is asked for.
 const PATIENCE: u32 = 64;
@@ -30,11 +28,14 @@ const AGAIN: u32 = 100_000;
 /// How often a seek that led too far is tried again from earlier key frames, each twice as far back.
 const SEEKS: u32 = 4;
 
+/// Codecs of pictures that may say how they are to be shown.
+const PICTURES: [&str; 6] = ["mjpeg", "png", "apng", "webp", "tiff", "av1"];
+
 /// Decodes video with FFmpeg. Keeps its buffers and conversions from sample to sample.
 pub struct VideoDecoder {
     packet: Packet,
     frame: Frame,
-    scaler: Scaler,
+    scalers: Scalers,
 }
 
 impl Default for VideoDecoder {
@@ -47,122 +48,16 @@ impl VideoDecoder {
     /// A decoder. FFmpeg's log lines go to `tracing` from now on.
     pub fn new() -> VideoDecoder {
         log::install();
-        VideoDecoder { packet: Packet::new(), frame: Frame::new(), scaler: Scaler::default() }
+        VideoDecoder { packet: Packet::new(), frame: Frame::new(), scalers: Scalers::default() }
     }
 }
 
 impl Decoder for VideoDecoder {
     fn decode(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
         log::begin(Stage::Open.name());
-        let Request { descriptor, transform, key, span } = request;
-        transform.check().map_err(|e| SampleError::new(Stage::Transform, e.to_string()))?;
-        if transform.layout == Layout::Pages {
-            return Err(SampleError::new(
-                Stage::Transform,
-                "pages are made by a program of the user's own, not decoded",
-            ));
-        }
-        let facts = descriptor.facts();
-        let shape = transform.shape(&facts);
-        let (_, bytes) = transform.place(&facts, *span).ok_or_else(|| {
-            let (first, end) = (span.first, span.end());
-            SampleError::new(Stage::Transform, format!("frames {first} to {end} are no part of {shape:?}"))
-        })?;
-        let room = out.len();
-        let out = usize::try_from(bytes).ok().and_then(|n| out.get_mut(..n)).ok_or_else(|| {
-            SampleError::new(Stage::Transform, format!("the output takes {bytes} bytes and its place has {room}"))
-        })?;
-        let wanted = sampling::indices(transform.sampling, descriptor.frames, transform.frames, key);
-        if wanted.is_empty() {
-            return Err(SampleError::new(Stage::Demux, "the clip has no frames"));
-        }
-        if !matches!(descriptor.rotation, 0 | 90 | 180 | 270) {
-            let text = format!("a rotation by {} degrees; wanted 0, 90, 180 or 270", descriptor.rotation);
-            return Err(SampleError::new(Stage::Transform, text));
-        }
-        let wanted = &wanted[usize::from(span.first)..span.end() as usize];
-        let target = Target::new(transform, &facts, descriptor, key, wanted, out);
-        let frames_decoded = Pass::run(self, input, descriptor, target)?;
-        Ok(Outcome { written: bytes, shape, frames_decoded })
-    }
-}
-
-/// Where the wanted frames go.
-struct Target<'o> {
-    /// Each wanted frame once, ascending.
-    frames: Vec<u32>,
-    /// The places of each in the output; more than one when a short clip repeats its last frame.
-    places: Vec<Range<usize>>,
-    /// The packet that each was made of, and its time; `None` until it came.
-    found: Vec<Option<(u64, Option<i64>)>>,
-    writer: Writer,
-    /// Size before rotation.
-    coded: (usize, usize),
-    out: &'o mut [u8],
-}
-
-impl<'o> Target<'o> {
-    fn new(
-        transform: &Transform,
-        facts: &Facts,
-        descriptor: &Descriptor<'_>,
-        key: &SampleKey,
-        wanted: &[u32],
-        out: &'o mut [u8],
-    ) -> Target<'o> {
-        let (width, height) = transform.resized(facts);
-        let (width, height) = (usize::from(width), usize::from(height));
-        let rotation = descriptor.rotation;
-        let coded = if rotation.is_multiple_of(180) { (width, height) } else { (height, width) };
-        let crop = crop(transform, (width, height), key);
-        let flip = key.draws(Purpose::Flip).chance(transform.flip);
-        let mut frames: Vec<u32> = Vec::with_capacity(wanted.len());
-        let mut places: Vec<Range<usize>> = Vec::with_capacity(wanted.len());
-        for (i, &frame) in wanted.iter().enumerate() {
-            match places.last_mut() {
-                Some(range) if frames.last() == Some(&frame) => range.end = i + 1,
-                _ => {
-                    frames.push(frame);
-                    places.push(i..i + 1);
-                }
-            }
-        }
-        let found = vec![None; frames.len()];
-        Target { frames, places, found, writer: Writer::new(transform, rotation, crop, flip), coded, out }
-    }
-
-    /// Writes a wanted frame to its place, and again where it is repeated.
-    fn write(&mut self, which: usize, frame: &Frame, scaler: &mut Scaler) -> Result<(), SampleError> {
-        log::enter(Stage::Transform.name());
-        let planes = scaler.convert(frame, self.coded.0, self.coded.1);
-        let planes = planes.map_err(|reason| SampleError::new(Stage::Transform, reason))?;
-        let bytes = self.writer.frame_bytes();
-        let places = self.places[which].clone();
-        let first = places.start * bytes;
-        self.writer.write(&planes, &mut self.out[first..first + bytes]);
-        for place in places.skip(1) {
-            self.out.copy_within(first..first + bytes, place * bytes);
-        }
-        log::enter(Stage::Decode.name());
-        Ok(())
-    }
-}
-
-/// The part of the upright, resized frame that is kept.
-fn crop(transform: &Transform, (width, height): (usize, usize), key: &SampleKey) -> Rect {
-    match transform.crop {
-        Crop::None => Rect { x: 0, y: 0, width, height },
-        Crop::Center { width: w, height: h } => {
-            let (w, h) = (usize::from(w), usize::from(h));
-            Rect { x: (width - w) / 2, y: (height - h) / 2, width: w, height: h }
-        }
-        Crop::Random { width: w, height: h } => {
-            let (w, h) = (usize::from(w), usize::from(h));
-            let mut draws = key.draws(Purpose::Crop);
-            let x = draws.below((width - w) as u64 + 1) as usize;
-            let y = draws.below((height - h) as u64 + 1) as usize;
-            Rect { x, y, width: w, height: h }
-        }
+        let mirrored = PICTURES.contains(&request.descriptor.codec) && is_mirrored(input);
+        let target = Target::new(request, mirrored, out)?;
+        Pass::run(self, input, &request.descriptor, target)
     }
 }
 
@@ -184,6 +79,8 @@ struct Pass<'t, 'i, 'd, 'o> {
     codec: Codec,
     damage: Damage,
     target: Target<'o>,
+    /// The packet that each wanted frame was made of, and its time; `None` until it came.
+    found: Vec<Option<(u64, Option<i64>)>>,
     /// Frames that came out since the start of the clip; means something when none was left out.
     shown: u32,
     decoded: u32,
@@ -192,21 +89,22 @@ struct Pass<'t, 'i, 'd, 'o> {
 }
 
 impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
-    /// Writes all of the target; returns how many frames were decoded for it.
+    /// Writes all of the target.
     fn run(
         tools: &'t mut VideoDecoder,
         input: &'i Input,
         descriptor: &'d Descriptor<'d>,
         target: Target<'o>,
-    ) -> Result<u32, SampleError> {
+    ) -> Result<Outcome, SampleError> {
         let groups = plan::groups(descriptor, &target.frames);
         let (demuxer, codec) = open(input, descriptor)?;
-        let damage = Damage::default();
+        let (damage, found) = (Damage::default(), vec![None; target.frames.len()]);
+        let (shown, decoded, broken) = (0, 0, None);
         let mut pass =
-            Pass { tools, input, descriptor, demuxer, codec, damage, target, shown: 0, decoded: 0, broken: None };
+            Pass { tools, input, descriptor, demuxer, codec, damage, target, found, shown, decoded, broken };
         if let Some(groups) = &groups {
             if pass.by_index(groups)? {
-                return Ok(pass.decoded);
+                return Ok(pass.target.outcome(pass.decoded));
             }
             tracing::debug!(row = descriptor.row, "the index did not lead to all frames; decoding from the start");
             pass.restart()?;
@@ -214,13 +112,13 @@ impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
         let all = 0..pass.target.frames.len();
         pass.feed(&all, false, if groups.is_some() { Match::Time } else { Match::Order }, false)?;
         pass.verdict()?;
-        Ok(pass.decoded)
+        Ok(pass.target.outcome(pass.decoded))
     }
 
     fn restart(&mut self) -> Result<(), SampleError> {
         (self.demuxer, self.codec) = open(self.input, self.descriptor)?;
         self.damage = Damage::default();
-        self.target.found.fill(None);
+        self.found.fill(None);
         self.shown = 0;
         self.broken = None;
         Ok(())
@@ -320,7 +218,7 @@ impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
             self.collect(wanted, by)?;
             // Once their packets are in, the end of the stream is pretended, and no frame is decoded for nothing.
             unsent -= usize::from(is_wanted).min(unsent);
-            if unsent == 0 || self.target.found[wanted.clone()].iter().all(Option::is_some) {
+            if unsent == 0 || self.found[wanted.clone()].iter().all(Option::is_some) {
                 break;
             }
         }
@@ -361,9 +259,12 @@ impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
             Match::Order => self.target.frames.binary_search(&self.shown).ok(),
         };
         self.shown += 1;
-        if let Some(which) = which.filter(|&which| self.target.found[which].is_none()) {
-            self.target.write(which, frame, &mut self.tools.scaler)?;
-            self.target.found[which] = Some((self.damage.packet_of(pts), pts));
+        if let Some(which) = which.filter(|&which| self.found[which].is_none()) {
+            log::enter(Stage::Transform.name());
+            let written = self.target.write(which, frame, &mut self.tools.scalers);
+            written.map_err(|reason| SampleError::new(Stage::Transform, reason))?;
+            log::enter(Stage::Decode.name());
+            self.found[which] = Some((self.damage.packet_of(pts), pts));
         }
         Ok(())
     }
@@ -377,7 +278,7 @@ impl<'t, 'i, 'd, 'o> Pass<'t, 'i, 'd, 'o> {
 
     /// Whether every wanted frame came and can be trusted.
     fn verdict(&self) -> Result<(), SampleError> {
-        for (frame, found) in self.target.frames.iter().zip(&self.target.found) {
+        for (frame, found) in self.target.frames.iter().zip(&self.found) {
             let Some((packet, pts)) = *found else { return Err(self.missing(*frame)) };
             if let Some(reason) = self.damage.verdict(packet, pts) {
                 return Err(SampleError::new(
@@ -437,5 +338,7 @@ fn open<'i>(input: &'i Input, descriptor: &Descriptor<'_>) -> Result<(Demuxer<'i
 mod parts;
 #[cfg(test)]
 mod robust;
+#[cfg(test)]
+mod sampled;
 #[cfg(test)]
 mod tests;

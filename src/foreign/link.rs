@@ -14,7 +14,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use super::{LOOK_AGAIN, WorkerError};
 use crate::manifest::Manifest;
 use crate::proto;
-use crate::proto::message::{Body, Done, Ready, Words};
+use crate::proto::message::{Body, Ready, Words};
 use crate::proto::options::StreamOptions;
 use crate::proto::session::{FromWorker, MAX_FDS, MAX_PACKET, MAX_SESSIONS, MAX_WORKERS, ToWorker};
 use crate::ring::bell::{Ringer, Sleeper, hints_bytes};
@@ -294,8 +294,8 @@ impl Daemon {
     }
 
     /// Publishes the end of a ticket. The ring has room for every ticket that a worker may hold.
-    pub(crate) fn tell(&mut self, done: &Done) -> Result<(), WorkerError> {
-        while let Err(e) = self.done.push(&done.words()) {
+    pub(crate) fn tell(&mut self, news: &impl Body) -> Result<(), WorkerError> {
+        while let Err(e) = self.done.push(&news.words()) {
             use crate::ring::spsc::PushError;
             match e {
                 // The daemon is stopped or busy; it will take them.

@@ -10,6 +10,7 @@
 
 pub(crate) mod link;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -59,11 +60,17 @@ pub struct Task {
     /// Length of the region, bytes.
     pub len: usize,
     ticket: Ticket,
-    taken: Instant,
+    taken: Cell<Instant>,
     attached: Rc<Attached>,
 }
 
 impl Task {
+    /// The program begins with it now: what it had to load before that is not counted as the task's, or the first few
+    /// would spoil what the scheduler learns of all.
+    pub fn begin(&self) {
+        self.taken.set(Instant::now());
+    }
+
     /// The pages that it is about: all of the sample's, or where several workers make it together some of them.
     pub fn span(&self) -> Span {
         Span { first: self.ticket.first, frames: self.ticket.frames }
@@ -178,7 +185,7 @@ impl Worker {
         let address = attached.with_region(ticket.offset, ticket.len, |out| out.as_mut_ptr() as usize)?;
         let Ticket { epoch, step, sample, len, .. } = ticket;
         let len = usize::try_from(len).map_err(|e| e.to_string())?;
-        Ok(Task { session, epoch, step, sample, address, len, ticket, taken, attached })
+        Ok(Task { session, epoch, step, sample, address, len, ticket, taken: Cell::new(taken), attached })
     }
 
     /// The task's region holds what it is to hold. `cpu` is the time that it took on a core.
@@ -195,7 +202,7 @@ impl Worker {
             written,
             shape,
             cpu_us: micros(cpu),
-            wall_us: micros(task.taken.elapsed()),
+            wall_us: micros(task.taken.get().elapsed()),
             flags: if room { 0 } else { crate::proto::message::DONE_UNTOLD },
             ..bytemuck::Zeroable::zeroed()
         })?;
@@ -210,7 +217,7 @@ impl Worker {
 
     /// The task cannot be done, by anyone.
     pub fn fail(&mut self, task: &Task, stage: &str, reason: &str) -> Result<(), WorkerError> {
-        self.refuse(&task.ticket, task.taken, stage, reason)
+        self.refuse(&task.ticket, task.taken.get(), stage, reason)
     }
 
     fn refuse(&mut self, ticket: &Ticket, taken: Instant, stage: &str, reason: &str) -> Result<(), WorkerError> {

@@ -1,5 +1,6 @@
 //! A descriptor: what is known of a sample before it is decoded.
 
+use crate::proto::sampling::Timeline;
 use crate::proto::transform::{Codec, Facts};
 
 /// One row of a manifest, borrowed from its memory map.
@@ -80,7 +81,7 @@ impl Sound {
     }
 }
 
-impl Descriptor<'_> {
+impl<'a> Descriptor<'a> {
     /// Whether it is sound alone: a good row without frames.
     pub fn is_sound(&self) -> bool {
         self.frames == 0 && self.sound.is_some_and(|sound| sound.is_some())
@@ -93,6 +94,12 @@ impl Descriptor<'_> {
         } else {
             (self.coded_height, self.coded_width)
         }
+    }
+
+    /// The part that sampling sees.
+    pub fn timeline(&self) -> Timeline<'a> {
+        let Descriptor { frames, pts, duration, time_base, fps, .. } = *self;
+        Timeline { frames, pts, duration, time_base, fps }
     }
 
     /// The part that the scheduler sees.

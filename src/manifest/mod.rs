@@ -27,6 +27,8 @@ mod input;
 mod join;
 mod layout;
 #[cfg(feature = "decode")]
+pub mod orientation;
+#[cfg(feature = "decode")]
 pub mod probe;
 mod record;
 mod schema;
@@ -34,6 +36,8 @@ mod schema;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "decode")]
+pub(crate) mod webp;
 mod writer;
 
 pub use atomic::AtomicFile;

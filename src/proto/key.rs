@@ -8,7 +8,7 @@
 //! | 8..16 | seed |
 //! | 16..24 | sample: its row in the manifest |
 //! | 24..28 | epoch |
-//! | 28..32 | purpose: 1 sampling, 2 crop, 3 flip |
+//! | 28..32 | purpose: 1 sampling, 2 crop, 3 flip, 4 colour |
 //!
 //! with nonce and counter zero. A number below `n` is the high word of `n ×` the next 64 bits; an event of
 //! probability `p` happens when the next 32 bits are below `p · 2³²`. Both are part of the stream's definition: to
@@ -28,6 +28,8 @@ pub enum Purpose {
     Crop = 2,
     /// Whether the clip is mirrored.
     Flip = 3,
+    /// How its colours are changed.
+    Colour = 4,
 }
 
 /// The key of one sample in one epoch.
@@ -64,6 +66,11 @@ impl Draws {
     /// A number in `0..n`, uniform to within n / 2⁶⁴; 0 when `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.0.next_u64()) * u128::from(n)) >> 64) as u64
+    }
+
+    /// A number from 0 to below 1, one of 2⁵³ equally likely ones.
+    pub fn part(&mut self) -> f64 {
+        self.below(1 << 53) as f64 / (1u64 << 53) as f64
     }
 
     /// True with probability `p`: never for 0, always for 1.

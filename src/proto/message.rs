@@ -66,6 +66,18 @@ pub mod kind {
     pub const STEP_END: u16 = 10;
     /// Daemon → rank: [`super::Spare`], a second place for a sample whose worker is stuck.
     pub const SPARE: u16 = 11;
+    /// Daemon → rank: [`super::Plan`], a step of all ranks was balanced by what its samples turned out to be.
+    pub const PLAN: u16 = 16;
+    /// Daemon → rank: [`super::Tokens`], a sample of the step has other tokens than was said.
+    pub const TOKENS: u16 = 17;
+    /// Daemon → rank: [`super::Move`], a sample of the step goes to another rank.
+    pub const MOVE: u16 = 18;
+    /// Daemon → rank: [`super::Handed`], where a sample that comes lies in the slab of another rank.
+    pub const HANDED: u16 = 19;
+    /// Rank → daemon: [`super::Feedback`], it has let go of what lies in another rank's slab.
+    pub const RETURN: u16 = 20;
+    /// Worker → daemon: [`super::Actual`], the sample of a ticket is not what its descriptor says.
+    pub const ACTUAL: u16 = 21;
     /// Daemon → rank: [`super::Entry`], another sample takes the place of one that could not be made.
     pub const OTHER: u16 = 12;
 }
@@ -229,12 +241,13 @@ pub struct Spare {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Feedback {
-    /// `kind` = [`kind::RELEASE`] or [`kind::STEP_END`].
+    /// `kind` = [`kind::RELEASE`], [`kind::STEP_END`] or [`kind::RETURN`].
     pub head: Head,
-    /// The grant that is released, or whose step has ended.
+    /// The grant that is released, or whose step has ended; in a [`kind::RETURN`] one of the other rank's.
     pub grant: u32,
-    /// Zero; room for later.
-    pub reserved: u32,
+    /// In a [`kind::RETURN`] the other rank; in a [`kind::STEP_END`] the low half of the digest of the step's plan, 0
+    /// without one; else zero.
+    pub also: u32,
     /// Iteration.
     pub iter: u32,
     /// Step.
@@ -247,6 +260,115 @@ pub struct Feedback {
     pub busy_ns: u64,
     /// Bytes copied on the host since the last message of either kind.
     pub copied: u64,
+}
+
+/// Daemon → rank: how a step was balanced after decoding. Behind it come its [`Tokens`], then its [`Move`]s.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Plan {
+    /// `kind` = [`kind::PLAN`].
+    pub head: Head,
+    /// What [`handover::Dealt::digest`](super::handover::Dealt::digest) gives for all that follows.
+    pub digest: u64,
+    /// Tokens of the step over all ranks.
+    pub total: f64,
+    /// The grant of the rank's own batch.
+    pub grant: u32,
+    /// Tokens that follow.
+    pub tokens: u32,
+    /// Moves that follow.
+    pub moves: u32,
+    /// 1 where the batch was dealt by the plan from the start, so that nothing of it moves; else 0.
+    pub dealt: u32,
+    /// Epoch.
+    pub epoch: u32,
+    /// Step.
+    pub step: u32,
+    /// Zero; room for later.
+    pub reserved: u64,
+}
+
+/// Daemon → rank: a sample of the step has other tokens than was said.
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Tokens {
+    /// `kind` = [`kind::TOKENS`]; `slot` = place in the batch of `rank`.
+    pub head: Head,
+    /// What it has.
+    pub tokens: f64,
+    /// The grant of the rank's own batch.
+    pub grant: u32,
+    /// The rank that the sample was dealt to.
+    pub rank: u32,
+    /// Zero; room for later.
+    pub reserved: [u64; 4],
+}
+
+/// Daemon → rank: a sample of the step goes to another rank. To that one an [`Entry`] follows, and [`Handed`]s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Move {
+    /// `kind` = [`kind::MOVE`]; `slot` = place in the batch of `from`.
+    pub head: Head,
+    /// The grant of the rank's own batch.
+    pub grant: u32,
+    /// The rank that the sample was dealt to.
+    pub from: u32,
+    /// The rank that gets it.
+    pub to: u32,
+    /// How many [`Handed`]s follow; 0 for all ranks but `to`.
+    pub pieces: u32,
+    /// Zero; room for later.
+    pub reserved: [u64; 4],
+}
+
+/// Daemon → rank: where a sample that comes, or a part of it, lies in the slab of another rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Handed {
+    /// `kind` = [`kind::HANDED`]; `slot` = place in the batch of `from`.
+    pub head: Head,
+    /// Start of the block in that slab, bytes.
+    pub block: u64,
+    /// Length of the block, bytes.
+    pub block_len: u64,
+    /// Start of the frames, bytes; inside the block.
+    pub offset: u64,
+    /// The grant of the rank's own batch.
+    pub grant: u32,
+    /// The grant of the block; a [`kind::RETURN`] names it.
+    pub of: u32,
+    /// The rank whose slab it is.
+    pub from: u32,
+    /// First frame of the output.
+    pub first: u16,
+    /// Frames of the output.
+    pub frames: u16,
+    /// Which slab it is: the number of the file's inode. Another process of that rank has another slab.
+    pub slab: u64,
+}
+
+/// Worker → daemon: the sample of a ticket is not what its descriptor says; comes before the ticket's [`Done`]. A pure
+/// function of the sample: who receives it may depend on this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Actual {
+    /// `kind` = [`kind::ACTUAL`]; `attempt`, `slot`, `session` as in the ticket.
+    pub head: Head,
+    /// The ticket's number.
+    pub ticket: u64,
+    /// Frames that the clip has.
+    pub frames: u32,
+    /// Its duration, milliseconds.
+    pub duration_ms: u32,
+    /// Width in pixels as shown.
+    pub width: u16,
+    /// Height in pixels as shown.
+    pub height: u16,
+    /// Zero; room for later.
+    pub pad: u32,
+    /// Zero; room for later.
+    pub reserved: [u64; 3],
 }
 
 /// A body that may travel on a ring.
@@ -336,8 +458,45 @@ impl Body for Spare {
     }
 }
 
+impl Body for Plan {
+    const KINDS: &'static [u16] = &[kind::PLAN];
+    fn check(&self, kind: u16) -> Result<(), BadMessage> {
+        field(kind, "dealt", self.dealt.into(), self.dealt <= 1)
+    }
+}
+
+impl Body for Tokens {
+    const KINDS: &'static [u16] = &[kind::TOKENS];
+    fn check(&self, kind: u16) -> Result<(), BadMessage> {
+        field(kind, "tokens", self.tokens.to_bits(), self.tokens.is_finite())
+    }
+}
+
+impl Body for Move {
+    const KINDS: &'static [u16] = &[kind::MOVE];
+    fn check(&self, kind: u16) -> Result<(), BadMessage> {
+        field(kind, "to", self.to.into(), self.to != self.from)
+    }
+}
+
+impl Body for Handed {
+    const KINDS: &'static [u16] = &[kind::HANDED];
+    fn check(&self, kind: u16) -> Result<(), BadMessage> {
+        span(kind, self.block, self.block_len)?;
+        field(kind, "offset", self.offset, self.offset < MAX_BYTES)?;
+        field(kind, "frames", self.frames.into(), self.frames > 0)
+    }
+}
+
+impl Body for Actual {
+    const KINDS: &'static [u16] = &[kind::ACTUAL];
+    fn check(&self, kind: u16) -> Result<(), BadMessage> {
+        field(kind, "frames", self.frames.into(), self.frames > 0)
+    }
+}
+
 impl Body for Feedback {
-    const KINDS: &'static [u16] = &[kind::RELEASE, kind::STEP_END];
+    const KINDS: &'static [u16] = &[kind::RELEASE, kind::STEP_END, kind::RETURN];
     fn check(&self, _kind: u16) -> Result<(), BadMessage> {
         Ok(())
     }
@@ -356,6 +515,11 @@ mod tests {
         assert_eq!(size_of::<Entry>(), 56);
         assert_eq!(size_of::<Spare>(), 56);
         assert_eq!(size_of::<Feedback>(), 56);
+        assert_eq!(size_of::<Plan>(), 56);
+        assert_eq!(size_of::<Tokens>(), 56);
+        assert_eq!(size_of::<Move>(), 56);
+        assert_eq!(size_of::<Handed>(), 56);
+        assert_eq!(size_of::<Actual>(), 56);
     }
 
     #[test]

@@ -54,6 +54,22 @@ pub struct StreamOptions {
     /// Parts of the manifest, in its order, and in which proportion an epoch takes from them; empty = all alike.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mix: Vec<Part>,
+    /// Whether a step is balanced once more when its samples are decoded. It decides who receives what, so it is part of
+    /// the stream.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rebalance: Rebalance,
+}
+
+/// Whether a step is balanced once more, by what its samples turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rebalance {
+    /// No: each rank gets what it was dealt.
+    #[default]
+    Off,
+    /// Yes, by the profile's tokens of the samples as they are. A batch is delivered when all samples of the step, over
+    /// all ranks, are there; those that change ranks stay where they are, and the new rank reads them there.
+    Tokens,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -370,6 +386,7 @@ impl StreamOptions {
             return Err(BadOption { option: "micro_batch", found, wanted: "a divisor of batch_size" });
         }
         self.check_balance()?;
+        self.check_rebalance()?;
         let quadratic = self.profile.quadratic();
         if !(quadratic.is_finite() && quadratic >= 0.0) {
             let (option, found) = ("profile.quadratic", quadratic.to_string());
@@ -408,6 +425,16 @@ impl StreamOptions {
             return Err(BadOption { option, found, wanted: "1, as packing makes micro-batches itself" });
         }
         Ok(())
+    }
+
+    fn check_rebalance(&self) -> Result<(), BadOption> {
+        let bad = |found: &str, wanted| Err(BadOption { option: "rebalance", found: found.into(), wanted });
+        match (self.rebalance, self.balance, self.transform.layout) {
+            (Rebalance::Off, ..) => Ok(()),
+            (_, Balance::Packed { .. }, _) => bad("tokens", "off, as packed sequences would come apart"),
+            (.., Layout::Pages) => bad("tokens", "off, as batches of a program of the user's own stay whole"),
+            _ => Ok(()),
+        }
     }
 
     fn check_mix(&self) -> Result<(), BadOption> {

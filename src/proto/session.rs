@@ -23,7 +23,8 @@ pub const MAX_SESSIONS: u16 = 704;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case", deny_unknown_fields)]
 pub enum FromRank {
-    /// First packet. Descriptors: the slab (sealed memfd), the manifest (read-only).
+    /// First packet. Descriptors: the slab (sealed memfd), the manifest (read-only); and a file with the outcomes of
+    /// steps that were balanced after decoding ([`Known::state`](super::handover::Known::state)), if [`Join::dealt`].
     Join(Box<Join>),
     /// Begin an iteration; whatever is under way for an earlier one is dropped. One descriptor if `given` is there.
     Start {
@@ -97,12 +98,35 @@ pub struct Join {
     /// Blocks of the slab that the rank still holds from a daemon that died: (grant, offset, length in bytes).
     /// No writer of that daemon's generation is alive when this is sent.
     pub held: Vec<(u32, u64, u64)>,
+    /// Blocks in the slabs of other ranks of which it still reads, one for each
+    /// [`kind::RETURN`](super::message::kind::RETURN) that is to come.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lent: Vec<Lent>,
+    /// Whether a third descriptor says how steps were balanced after decoding.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dealt: bool,
     /// Whether the rank was in before, with a daemon that died.
     pub rejoin: bool,
     /// NUMA node of the slab's pages, if known.
     pub node: Option<u32>,
     /// Cores that the rank may run on: the workers of the job may use those of all its ranks.
     pub cores: Vec<u32>,
+}
+
+/// A block in the slab of another rank, of which a rank reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lent {
+    /// The other rank.
+    pub rank: u32,
+    /// The block's grant.
+    pub grant: u32,
+    /// Where it lies in the slab, bytes.
+    pub offset: u64,
+    /// Its length, bytes.
+    pub len: u64,
+    /// Which slab; see [`Handed::slab`](super::message::Handed::slab).
+    pub slab: u64,
 }
 
 /// What the daemon says to a rank.
@@ -133,6 +157,13 @@ pub enum ToRank {
     Notice {
         /// The line.
         text: String,
+    },
+    /// The slab of another rank of the loader, of which samples will be handed over. Descriptor: the slab, read-only.
+    Slab {
+        /// The rank.
+        rank: u32,
+        /// Bytes of the slab.
+        bytes: u64,
     },
     /// Answer to [`FromRank::Leave`]: the slab is quiet.
     Bye,

@@ -6,7 +6,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::fields::{self, Audio};
+use super::key::SampleKey;
 use super::options::BadOption;
+pub use super::picture::{ColourJitter, Crop, Filter, Resize};
+use super::sampling::{NotThere, Timeline, indices};
+pub use super::sampling::{Sampling, Start};
 
 /// What the scheduler knows of a sample before decoding: the light part of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -61,61 +65,6 @@ impl Codec {
     }
 }
 
-/// Which frames of a clip are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Sampling {
-    /// The middles of `frames` equal parts of the clip.
-    #[default]
-    Uniform,
-    /// `frames` consecutive frames, `stride` apart, from a start keyed by (seed, epoch, sample).
-    RandomWindow {
-        /// Distance of two kept frames, frames.
-        stride: u32,
-    },
-}
-
-/// How a frame is brought to size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Resize {
-    /// To exactly this width and height; the aspect ratio is not kept.
-    Exact {
-        /// Width, pixels.
-        width: u16,
-        /// Height, pixels.
-        height: u16,
-    },
-    /// The shorter side to this many pixels, the other in proportion, rounded to the nearest even number.
-    ShortSide {
-        /// Shorter side, pixels.
-        pixels: u16,
-    },
-}
-
-/// Which part of the resized frame is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Crop {
-    /// All of it.
-    #[default]
-    None,
-    /// The middle.
-    Center {
-        /// Width, pixels.
-        width: u16,
-        /// Height, pixels.
-        height: u16,
-    },
-    /// A place keyed by (seed, epoch, sample), the same in every frame of a clip.
-    Random {
-        /// Width, pixels.
-        width: u16,
-        /// Height, pixels.
-        height: u16,
-    },
-}
-
 /// Order of the axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
@@ -125,6 +74,8 @@ pub enum Layout {
     Tchw,
     /// Time, height, width, channel.
     Thwc,
+    /// Channel, time, height, width.
+    Cthw,
     /// Bytes of a meaning that the workers of the user's own program give them: `frames` pages of 256 × 256.
     Pages,
     /// No video at all: one frame of no bytes, for samples that are sound alone.
@@ -143,6 +94,10 @@ pub enum Dtype {
     U8,
     /// `(v/255 − mean) / std` per channel.
     F32,
+    /// The same, rounded to IEEE half precision.
+    F16,
+    /// The same, rounded to bfloat16.
+    Bf16,
 }
 
 impl Dtype {
@@ -150,6 +105,7 @@ impl Dtype {
     pub const fn size(self) -> usize {
         match self {
             Dtype::U8 => 1,
+            Dtype::F16 | Dtype::Bf16 => 2,
             Dtype::F32 => 4,
         }
     }
@@ -182,22 +138,28 @@ pub struct Transform {
     pub sampling: Sampling,
     /// How they are brought to size.
     pub resize: Resize,
+    /// How pixels are weighed for that.
+    #[serde(default)]
+    pub filter: Filter,
     /// Which part is kept.
     #[serde(default)]
     pub crop: Crop,
     /// Probability of a mirror image, keyed by (seed, epoch, sample), the same for every frame of a clip.
     #[serde(default)]
     pub flip: f32,
+    /// Random changes of colour.
+    #[serde(default)]
+    pub colour: ColourJitter,
     /// Order of the axes.
     #[serde(default)]
     pub layout: Layout,
     /// Type of a number.
     #[serde(default)]
     pub dtype: Dtype,
-    /// Mean per channel for [`Dtype::F32`], in 0..1.
+    /// Mean per channel, in 0..1; not for [`Dtype::U8`].
     #[serde(default)]
     pub mean: [f32; 3],
-    /// Standard deviation per channel for [`Dtype::F32`], in 0..1.
+    /// Standard deviation per channel, in 0..1; not for [`Dtype::U8`].
     #[serde(default = "ones")]
     pub std: [f32; 3],
     /// The sound that goes with the frames, if any.
@@ -215,8 +177,10 @@ impl Default for Transform {
             frames: 16,
             sampling: Sampling::Uniform,
             resize: Resize::Exact { width: 224, height: 224 },
+            filter: Filter::Bilinear,
             crop: Crop::None,
             flip: 0.0,
+            colour: ColourJitter::default(),
             layout: Layout::Tchw,
             dtype: Dtype::U8,
             mean: [0.0; 3],
@@ -233,32 +197,13 @@ impl Transform {
     /// Refuses what cannot be done, naming the option.
     pub fn check(&self) -> Result<(), BadOption> {
         let bad = |option, found: String, wanted| Err(BadOption { option, found, wanted });
-        let side = |v: u16| (1..=MAX_SIDE).contains(&v);
         if self.frames == 0 {
             return bad("transform.frames", "0".into(), "at least 1");
         }
-        if let Sampling::RandomWindow { stride: 0 } = self.sampling {
-            return bad("transform.sampling.stride", "0".into(), "at least 1");
-        }
-        let sizes = match self.resize {
-            Resize::Exact { width, height } => [width, height],
-            Resize::ShortSide { pixels } => [pixels, pixels],
-        };
-        if !sizes.into_iter().all(side) {
-            return bad("transform.resize", format!("{sizes:?}"), "sides from 1 to 16384 pixels");
-        }
-        if let Crop::Center { width, height } | Crop::Random { width, height } = self.crop {
-            if !side(width) || !side(height) {
-                return bad("transform.crop", format!("{width}x{height}"), "sides from 1 to 16384 pixels");
-            }
-            let fits = match self.resize {
-                Resize::Exact { width: w, height: h } => width <= w && height <= h,
-                Resize::ShortSide { pixels } => width <= pixels && height <= pixels,
-            };
-            if !fits {
-                return bad("transform.crop", format!("{width}x{height}"), "no larger than the resized frame");
-            }
-        }
+        self.sampling.check(self.frames)?;
+        self.resize.check(self.frames)?;
+        self.crop.check(&self.resize)?;
+        self.colour.check()?;
         if self.layout == Layout::Pages && (self.dtype != Dtype::U8 || !self.is_uniform()) {
             return bad("transform.layout", "pages".into(), "bytes, all samples of one size, with this layout");
         }
@@ -287,33 +232,55 @@ impl Transform {
         Ok(())
     }
 
+    /// Numbers of the clip's frames that are kept, in the order of the output, never descending.
+    pub fn wanted(&self, clip: &Timeline<'_>, key: &SampleKey) -> Result<Vec<u32>, NotThere> {
+        indices(&self.sampling, clip, self.frames, key)
+    }
+
     /// Width and height of a frame after resizing and before cropping.
     pub fn resized(&self, facts: &Facts) -> (u16, u16) {
-        match self.resize {
-            Resize::Exact { width, height } => (width, height),
-            Resize::ShortSide { pixels } => {
-                let (w, h) = (u64::from(facts.width.max(1)), u64::from(facts.height.max(1)));
-                // Nearest even number of pixels: (2·long·short_out + short) / (2·short), kept even and in range.
-                let scale = |long: u64, short: u64| {
-                    let exact = (long * u64::from(pixels) + short) / (2 * short) * 2;
-                    exact.clamp(u64::from(pixels), u64::from(MAX_SIDE)) as u16
-                };
-                if w <= h { (pixels, scale(h, w)) } else { (scale(w, h), pixels) }
-            }
+        match self.crop {
+            Crop::RandomResized { width, height, .. } => (width, height),
+            _ => self.resize.size(facts),
         }
+    }
+
+    /// Width and height of a frame of the output.
+    pub fn frame(&self, facts: &Facts) -> (u16, u16) {
+        match (self.crop.size(), self.resize) {
+            (Some(size), _) => size,
+            (None, Resize::Tiles { side, .. }) => (side, side),
+            (None, _) => self.resize.size(facts),
+        }
+    }
+
+    /// Frames of the output that a frame of the clip gives: 1, or its tiles.
+    pub fn pieces(&self, facts: &Facts) -> u16 {
+        if let Crop::RandomResized { .. } = self.crop {
+            return 1;
+        }
+        let (columns, rows) = self.resize.grid(facts);
+        columns * rows + u16::from(self.resize.has_thumbnail(facts))
     }
 
     /// Shape of the output in the order of its layout.
     pub fn shape(&self, facts: &Facts) -> [u16; 4] {
-        let (w, h) = match self.crop {
-            Crop::None => self.resized(facts),
-            Crop::Center { width, height } | Crop::Random { width, height } => (width, height),
-        };
+        let (w, h) = self.frame(facts);
+        let frames = self.frames.saturating_mul(self.pieces(facts));
         match self.layout {
-            Layout::Tchw => [self.frames, 3, h, w],
-            Layout::Thwc => [self.frames, h, w, 3],
-            Layout::Pages => [self.frames, PAGE_SIDE, PAGE_SIDE, 1],
+            Layout::Tchw => [frames, 3, h, w],
+            Layout::Thwc => [frames, h, w, 3],
+            Layout::Cthw => [3, frames, h, w],
+            Layout::Pages => [frames, PAGE_SIDE, PAGE_SIDE, 1],
             Layout::Sound => [self.frames, 0, 0, 0],
+        }
+    }
+
+    /// Frames, height and width of the output.
+    pub fn extent(&self, facts: &Facts) -> [u16; 3] {
+        match (self.layout, self.shape(facts)) {
+            (Layout::Tchw, [frames, _, h, w]) | (Layout::Cthw, [_, frames, h, w]) => [frames, h, w],
+            (Layout::Thwc | Layout::Pages | Layout::Sound, [frames, h, w, _]) => [frames, h, w],
         }
     }
 
@@ -346,7 +313,8 @@ impl Transform {
     pub const fn has_parts(&self) -> bool {
         match self.layout {
             Layout::Tchw | Layout::Thwc | Layout::Pages => true,
-            Layout::Sound => false,
+            // Each channel has all frames behind each other.
+            Layout::Cthw | Layout::Sound => false,
         }
     }
 
@@ -372,8 +340,7 @@ impl Transform {
 
     /// Whether every sample has the same shape, whatever its size: then a batch is one tensor.
     pub fn is_uniform(&self) -> bool {
-        let fixed = matches!(self.resize, Resize::Exact { .. }) || !matches!(self.crop, Crop::None);
-        fixed || self.layout == Layout::Sound
+        matches!(self.resize, Resize::Exact { .. }) || self.crop.size().is_some() || self.layout == Layout::Sound
     }
 }
 

@@ -293,5 +293,8 @@ impl Slab {
     }
 }
 
+mod lent;
+pub use lent::{Lent, check_lent};
+
 #[cfg(test)]
 mod tests;

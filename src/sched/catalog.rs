@@ -6,7 +6,6 @@ use crate::manifest::Manifest;
 use crate::manifest::groups::{Group, groups};
 use crate::proto::key::SampleKey;
 use crate::proto::options::StreamOptions;
-use crate::proto::sampling;
 use crate::proto::transform::{Facts, Layout, Span, Transform};
 
 impl Catalog for Manifest {
@@ -32,7 +31,7 @@ impl Catalog for Manifest {
         }
         let descriptor = self.descriptor(row);
         let key = SampleKey::new(options.seed, epoch, row);
-        let wanted = sampling::indices(transform.sampling, descriptor.frames, transform.frames, &key);
+        let Ok(wanted) = transform.wanted(&descriptor.timeline(), &key) else { return Vec::new() };
         let Some(groups) = groups(&descriptor, &wanted) else { return Vec::new() };
         let whole = Work::of(&descriptor.facts(), transform);
         let chunk = |group: &Group| {

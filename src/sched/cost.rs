@@ -5,7 +5,7 @@
 
 use super::tokens;
 use crate::proto::options::{Profile, StreamOptions};
-use crate::proto::transform::{Codec, Facts, Layout, Sampling, Transform};
+use crate::proto::transform::{Codec, Facts, Layout, Sampling, Start, Transform};
 
 /// What it takes to make a sample of a clip: the quantities that decoding time depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -27,15 +27,11 @@ pub struct Work {
 impl Work {
     /// The work that `transform` makes of a clip.
     pub fn of(facts: &Facts, transform: &Transform) -> Work {
-        let [a, b, c, d] = transform.shape(facts).map(f64::from);
-        let output = match transform.layout {
-            Layout::Tchw => a * c * d,
-            Layout::Thwc | Layout::Pages | Layout::Sound => a * b * c,
-        };
+        let output: f64 = transform.extent(facts).map(f64::from).iter().product();
         // Pages are no frames: a row of a dataset of the user's own has as many as are decoded.
         let kept = match transform.layout {
-            Layout::Tchw | Layout::Thwc | Layout::Sound => u32::from(transform.frames).min(facts.frames.max(1)),
             Layout::Pages => facts.frames.max(1),
+            _ => u32::from(transform.frames).min(facts.frames.max(1)),
         };
         Work {
             codec: facts.codec,
@@ -82,29 +78,49 @@ fn decoded(facts: &Facts, transform: &Transform) -> f64 {
         keys => frames.div_ceil(keys),
     };
     let wanted = u64::from(transform.frames);
-    match transform.sampling {
-        Sampling::Uniform => {
-            let mut total = 0;
-            let mut next = 0; // the frame after the last one decoded
-            for i in 0..wanted {
-                let at = (2 * i + 1) * frames / (2 * wanted);
-                total += (at + 1 - next).min(at % interval + 1);
-                next = at + 1;
-                if wanted >= frames && next == frames {
-                    break;
-                }
-            }
-            total as f64
+    // Frames of the clip a second, for what goes by time.
+    let rate = || f64::from(facts.frames) * 1000.0 / f64::from(facts.duration_ms.max(1));
+    let sum = |at: &mut dyn Iterator<Item = u64>| at_places(at, frames, interval) as f64;
+    match &transform.sampling {
+        // A short clip is taken as it is; the same number of frames on average where they are jittered.
+        Sampling::Uniform | Sampling::Jittered { .. } => {
+            sum(&mut (0..wanted).map(|i| (2 * i + 1) * frames / (2 * wanted)))
         }
-        Sampling::RandomWindow { stride } => {
-            // The start is random: on average half an interval is decoded before the first frame wanted.
-            let span = (1 + (wanted - 1).saturating_mul(stride.into())).min(frames);
-            let lead = ((interval - 1) as f64 / 2.0).min((frames - span) as f64 / 2.0);
-            let through = lead + span as f64;
-            let each = (interval + 1) as f64 / 2.0;
-            through.min(wanted.min(frames) as f64 * each)
+        Sampling::Window { start, stride } => {
+            sum(&mut (0..wanted).map(|i| u64::from(*start) + i * u64::from(*stride)))
+        }
+        Sampling::RandomWindow { stride } => window(f64::from(*stride), wanted, frames, interval),
+        Sampling::Fps { fps, start: Start::Random, .. } => window(rate() / f64::from(*fps), wanted, frames, interval),
+        Sampling::Fps { fps, start: Start::At { ms }, .. } => {
+            let (first, step) = (f64::from(*ms) / 1000.0 * rate(), rate() / f64::from(*fps));
+            sum(&mut (0..wanted).map(|i| (first + i as f64 * step) as u64))
+        }
+        Sampling::Indices { at } => sum(&mut at.iter().map(|&at| at.into())),
+        Sampling::Times { us } => sum(&mut us.iter().map(|&us| (us as f64 / 1e6 * rate()) as u64)),
+    }
+}
+
+/// Frames that are decoded to reach ascending places, with a key frame every `interval` frames.
+fn at_places(places: &mut dyn Iterator<Item = u64>, frames: u64, interval: u64) -> u64 {
+    let mut total = 0;
+    let mut next = 0; // the frame after the last one decoded
+    for at in places {
+        let at = at.min(frames - 1);
+        if at + 1 > next {
+            total += (at + 1 - next).min(at % interval + 1);
+            next = at + 1;
         }
     }
+    total
+}
+
+/// Frames that are decoded for a window whose start is random: on average half an interval before the first one.
+fn window(stride: f64, wanted: u64, frames: u64, interval: u64) -> f64 {
+    let span = (1.0 + wanted.saturating_sub(1) as f64 * stride).min(frames as f64);
+    let lead = ((interval - 1) as f64 / 2.0).min((frames as f64 - span) / 2.0);
+    let through = lead + span;
+    let each = (interval + 1) as f64 / 2.0;
+    through.min(wanted.min(frames) as f64 * each)
 }
 
 /// The profile's tokens of a sample: 1 where all are alike, milliseconds of decoding where that is what counts.
@@ -157,8 +173,15 @@ mod tests {
     fn no_more_is_decoded_than_there_is() {
         for frames in [1, 2, 7, 300] {
             for keys in [0, 1, 5, 400] {
-                for sampling in [Sampling::Uniform, Sampling::RandomWindow { stride: 4 }] {
-                    for wanted in [1, 16, 512] {
+                for wanted in [1, 16, 512] {
+                    for sampling in [
+                        Sampling::Uniform,
+                        Sampling::RandomWindow { stride: 4 },
+                        Sampling::Window { start: 5, stride: 4 },
+                        Sampling::Fps { fps: 7.0, start: Start::Random, jitter: 0.0 },
+                        Sampling::Fps { fps: 0.3, start: Start::At { ms: 900 }, jitter: 0.0 },
+                        Sampling::Times { us: (0..wanted).map(|i| u64::from(i) * 70_000).collect() },
+                    ] {
                         let n = decoded(&clip(frames, keys), &transform(wanted, sampling));
                         assert!((1.0..=f64::from(frames)).contains(&n), "{n} of {frames}");
                     }
@@ -171,6 +194,13 @@ mod tests {
     fn a_window_costs_its_span_and_the_lead() {
         let window = transform(16, Sampling::RandomWindow { stride: 4 });
         assert_eq!(decoded(&clip(300, 10), &window), 61.0 + 14.5);
+    }
+
+    #[test]
+    fn places_cost_their_way_from_the_key_frame_before() {
+        let places = |at: &[u32]| transform(at.len() as u16, Sampling::Indices { at: at.to_vec() });
+        // A key frame every 30: 6 and then 2 more, 1, and 30 for the last of a group.
+        assert_eq!(decoded(&clip(300, 10), &places(&[5, 7, 7, 30, 59])), 6.0 + 2.0 + 1.0 + 29.0);
     }
 
     #[test]

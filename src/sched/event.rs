@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::cost::{self, Work};
+use crate::proto::handover::Dealt;
 use crate::proto::options::{RunOptions, StreamOptions};
 use crate::proto::order::Order;
 use crate::proto::transform::{Facts, Span};
@@ -21,7 +22,7 @@ pub struct StreamId(pub u16);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u16);
 
-/// The workers of one NUMA node (or, later, of another machine).
+/// The workers of one NUMA node, or of another machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ServerId(pub u16);
 
@@ -121,6 +122,18 @@ pub enum Event {
         epoch: u32,
         /// Its micro-batches, over the samples that can be delivered.
         order: Arc<Order>,
+    },
+    /// A step was balanced once more by what its samples turned out to be, now or before this scheduler was: whoever is
+    /// granted the step from now on gets what that came to.
+    Dealt {
+        /// The stream.
+        stream: StreamId,
+        /// The epoch.
+        epoch: u32,
+        /// The step.
+        step: u32,
+        /// What it came to.
+        dealt: Arc<Dealt>,
     },
     /// A rank begins an iteration at a step; its queued tickets of earlier ones vanish.
     RankStarted {

@@ -11,6 +11,7 @@ use super::order;
 use super::pack::{self, Items, Packed};
 use super::regroup::{Candidate, like_costs};
 use super::units::Units;
+use crate::proto::handover::Dealt;
 use crate::proto::options::{Balance, Profile, StreamOptions};
 
 /// Less gain than this part of the time is rounding, and no reason to let other samples meet.
@@ -83,6 +84,25 @@ impl StepPlan {
             regroup(options, &mut pieces, epoch, first);
         }
         pieces.into_iter().map(|step| dealt(options, step)).collect()
+    }
+}
+
+impl StepPlan {
+    /// The same step, balanced once more.
+    #[must_use]
+    pub fn dealt_by(mut self, dealt: &Dealt, profile: Profile) -> StepPlan {
+        for a in &dealt.actual {
+            let planned = self.ranks.get_mut(a.rank as usize).and_then(|rank| rank.get_mut(a.slot as usize));
+            if let Some(Planned { place, .. }) = planned {
+                (place.tokens, place.cost) = (a.tokens, profile.cost(a.tokens));
+            }
+        }
+        let at = |(rank, slot): (u32, u32)| self.ranks.get(rank as usize)?.get(slot as usize).copied();
+        let batch =
+            |(rank, own): (u32, &Vec<Planned>)| dealt.batch(rank, own.len() as u32).into_iter().filter_map(at);
+        let ranks: Vec<Vec<Planned>> = (0..).zip(&self.ranks).map(|each| batch(each).collect()).collect();
+        let loads = ranks.iter().map(|r| r.iter().map(|p| p.place.cost).sum());
+        StepPlan { max_cost: loads.fold(0.0, f64::max), tokens: dealt.total, ranks, ..self }
     }
 }
 

@@ -51,6 +51,7 @@ fn options(world: u32, batch_size: u32, regroup: u32, balance: Balance) -> Strea
         regroup,
         weigh: Default::default(),
         mix: Vec::new(),
+        rebalance: Default::default(),
     }
 }
 

@@ -5,7 +5,7 @@
 //! that a deal made from tokens is the same everywhere.
 
 use crate::proto::options::{Formula, Model};
-use crate::proto::transform::{Facts, Layout, Transform};
+use crate::proto::transform::{Facts, Transform};
 
 /// Text tokens that CogVideoX puts before each video.
 const COG_TEXT: u64 = 226;
@@ -143,11 +143,7 @@ pub fn tokens(model: Model, facts: &Facts, transform: &Transform) -> u64 {
 
 /// Frames, height and width that a transform keeps of a clip.
 fn kept(facts: &Facts, transform: &Transform) -> (u64, u64, u64) {
-    let [a, b, c, d] = transform.shape(facts).map(u64::from);
-    match transform.layout {
-        Layout::Tchw => (a, c, d),
-        Layout::Thwc | Layout::Pages | Layout::Sound => (a, b, c),
-    }
+    transform.extent(facts).map(u64::from).into()
 }
 
 /// A size scaled down to at most `pixels` pixels, its aspect ratio kept.

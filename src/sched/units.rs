@@ -123,6 +123,7 @@ mod tests {
             regroup: 1,
             weigh: Default::default(),
             mix: Vec::new(),
+            rebalance: Default::default(),
         }
     }
 

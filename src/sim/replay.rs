@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::job::{EXTRA_STEPS, Job, Moves, Sample, Trace};
 use super::layout::Layout;
 use super::setup::{Setup, System};
-use crate::proto::options::{Balance, Policy, StreamOptions};
+use crate::proto::options::{Balance, Policy, RunOptions, StreamOptions};
 use crate::proto::transform::Facts;
 use crate::sched::cost::Work;
 use crate::sched::event::Time;
@@ -55,8 +55,9 @@ struct Part {
     samples: Vec<u64>,
     costs: Vec<f64>,
     bytes: Vec<u64>,
-    /// Seconds of a worker for each sample.
+    /// Seconds of a worker for each sample, and the tickets that it took: a long clip's parts are several.
     work: Vec<f64>,
+    tickets: Vec<u16>,
     /// When its batch was there and when the rank wanted the next one, nanoseconds, and how long it had waited.
     took: Option<(Time, Time, u64)>,
 }
@@ -79,7 +80,7 @@ struct Flight {
 
 #[derive(Default)]
 struct Reading {
-    stream: Option<(u16, StreamOptions, Policy)>,
+    stream: Option<(u16, StreamOptions, RunOptions)>,
     steps: BTreeMap<(u32, u32), Vec<Part>>,
     epochs: HashMap<(u32, u32, u32), u32>,
     flights: HashMap<u64, Flight>,
@@ -100,7 +101,7 @@ impl Reading {
             // The last one: a file may hold several runs.
             Line::Stream { stream, options, run, .. } => {
                 let (workers, servers) = (std::mem::take(&mut self.workers), std::mem::take(&mut self.servers));
-                let stream = Some((stream, *options, run.policy));
+                let stream = Some((stream, *options, run));
                 *self = Reading { stream, workers, servers, ..Reading::default() };
             }
             Line::Worker { worker, server: Some(server), .. } => {
@@ -115,8 +116,8 @@ impl Reading {
                 let world = self.stream.as_ref().map_or(0, |(_, options, _)| options.world) as usize;
                 let parts = self.steps.entry((epoch, step)).or_insert_with(|| vec![Part::default(); world]);
                 let Some(part) = parts.get_mut(rank as usize) else { return Ok(()) };
-                let work = vec![0.0; samples.len()];
-                *part = Part { samples, costs, bytes, work, took: None };
+                let (work, tickets) = (vec![0.0; samples.len()], vec![0; samples.len()]);
+                *part = Part { samples, costs, bytes, work, tickets, took: None };
                 let held = self.held.entry(rank).or_default();
                 *held += 1;
                 self.depth = self.depth.max(*held);
@@ -146,9 +147,11 @@ impl Reading {
         let Some(Flight { worker, given, step, rank, slot }) = self.flights.remove(&ticket) else { return };
         let begun = self.ended.insert(worker, at).map_or(given, |last| last.max(given));
         let part = self.steps.get_mut(&step).and_then(|parts| parts.get_mut(rank as usize));
-        if let Some(work) = part.and_then(|p| p.work.get_mut(slot as usize)) {
+        let Some(part) = part else { return };
+        if let (Some(work), Some(tickets)) = (part.work.get_mut(slot as usize), part.tickets.get_mut(slot as usize)) {
             // A sample that was decoded in parts, or again, takes the sum.
             *work += at.saturating_sub(begun) as f64 / 1e9;
+            *tickets = tickets.saturating_add(1);
         }
     }
 }
@@ -161,7 +164,7 @@ impl Recording {
     ) -> Result<Recording, BadRecording> {
         let mut reading = Reading::default();
         lines.into_iter().try_for_each(|line| reading.take(line))?;
-        let Some((_, options, policy)) = reading.stream.take() else { return Err(BadRecording::Empty) };
+        let Some((_, options, run)) = reading.stream.take() else { return Err(BadRecording::Empty) };
         let whole = |parts: &Vec<Part>| parts.iter().all(|p| p.took.is_some());
         let steps: Vec<Vec<Part>> = reading.steps.into_values().skip_while(|s| !whole(s)).take_while(whole).collect();
         if steps.len() < LEAST_STEPS {
@@ -169,13 +172,14 @@ impl Recording {
         }
         let warmup = (steps.len() / 10).max(1);
         let workers = reading.workers.len().clamp(1, u16::MAX.into()) as u16;
-        let system = match policy {
+        let system = match run.policy {
             Policy::Helix => System::HELIX,
             Policy::Pool => System::Pool { batches: false },
             Policy::Local => System::Native { workers: (workers / options.world as u16).max(1) },
         };
         let (servers, depth) = (reading.servers.len().max(1) as u16, reading.depth.max(2) as u32);
-        let setup = Setup { layout: Layout::Even(servers), depth, ..Setup::new(system) };
+        let RunOptions { split_ms, scale, .. } = run;
+        let setup = Setup { layout: Layout::Even(servers), depth, split_ms, scale, ..Setup::new(system) };
         let (throughput, wait_p95) = measured(&steps[warmup..]);
         let job = job(&steps, &options, warmup, workers, facts);
         Ok(Recording { job, setup, workers, throughput, wait_p95 })
@@ -254,6 +258,7 @@ fn job(steps: &[Vec<Part>], options: &StreamOptions, warmup: usize, cores: u16, 
         micro_batch: 1,
         regroup: 1,
         mix: Vec::new(),
+        rebalance: Default::default(),
         ..options.clone()
     };
     let (steps, warmup) = (steps.len() as u32, warmup as u32);
@@ -272,9 +277,11 @@ fn part_of<'a>(
         let share = if cost > 0.0 { part.costs[i] / cost } else { 1.0 / part.samples.len() as f64 };
         let facts = facts(part.samples[i]);
         let (work, compute_s) = (Work::of(&facts, &options.transform), compute * share);
-        let (out_bytes, decode_s) = (part.bytes[i], part.work[i]);
-        // Recorded parts of a clip were added up: it is replayed whole.
-        let (chunks, open_s, predicted_s) = (1, 0.0, compute_s);
+        // A clip can be cut where it has key frames, as the run's scheduler could; each part opened it once more.
+        let chunks = facts.keyframes.clamp(part.tickets[i].max(1).into(), u16::MAX.into()) as u16;
+        let open_s = (Work::default().prior_ms() / 1e3).min(part.work[i] / f64::from(part.tickets[i].max(1)));
+        let decode_s = part.work[i] - open_s * f64::from(part.tickets[i].saturating_sub(1));
+        let (out_bytes, predicted_s) = (part.bytes[i], compute_s);
         Sample { facts, work, out_bytes, shape: None, count: 1, chunks, decode_s, open_s, compute_s, predicted_s }
     })
 }

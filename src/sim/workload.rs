@@ -295,6 +295,7 @@ impl Workload {
             regroup: 1,
             weigh: Default::default(),
             mix: Vec::new(),
+            rebalance: Default::default(),
         };
         Job {
             trace: Arc::new(self.trace(seed, steps)),

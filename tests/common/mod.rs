@@ -1,11 +1,15 @@
 //! What every test of whole processes needs: folders, manifests, a daemon, its state, and whether a process lives.
 #![allow(dead_code, missing_docs, reason = "each test binary uses its part")]
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use helix_shm::decode::emulated::CONTAINER;
 use helix_shm::manifest::build::Build;
+use helix_shm::manifest::{Record, Writer};
+use helix_shm::proto::options::Formula;
 
 /// No step of these tests takes longer, even on a loaded machine; past it something hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,6 +26,42 @@ pub fn index(paths: &[PathBuf], output: &Path) {
     };
     build.run(&Default::default(), |_| ()).unwrap();
 }
+
+/// A row that only takes its time.
+pub struct Slow {
+    /// Milliseconds that the row says the clip lasts.
+    pub said_ms: u64,
+    /// What the worker is told: microseconds to take, and milliseconds that the clip really lasts if they are others.
+    pub text: String,
+}
+
+/// Adds rows to a manifest whose decoding is emulated. All read one small file, which is made at `bytes`.
+pub fn emulate(writer: &mut Writer<File>, bytes: &Path, rows: impl IntoIterator<Item = Slow>) {
+    std::fs::write(bytes, [0; 64]).unwrap();
+    let mtime = std::fs::metadata(bytes).unwrap().modified().unwrap().duration_since(UNIX_EPOCH).unwrap();
+    for Slow { said_ms, text } in rows {
+        let record = Record {
+            path: bytes.display().to_string(),
+            file_len: 64,
+            len: 64,
+            mtime_ns: mtime.as_nanos() as i64,
+            container: CONTAINER.into(),
+            codec: "h264".into(),
+            coded_width: 64,
+            coded_height: 48,
+            frames: 10,
+            time_base: (1, 1000),
+            duration: said_ms as i64,
+            text,
+            ..Record::default()
+        };
+        writer.push(&record.descriptor(0)).unwrap();
+    }
+}
+
+/// A token a millisecond of the clip.
+pub const MILLISECONDS: Formula =
+    Formula { text: 0, stride: 1, each: 1, patch: 0, most_frames: u32::MAX, most_pixels: 1, fps: 1000.0 };
 
 /// A folder of its own for sockets, short enough for their addresses.
 pub fn folder() -> tempfile::TempDir {

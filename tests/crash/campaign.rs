@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::points::{POINTS, Point, Role, When};
-use crate::round::{self, EPOCHS, Place, Plan, Stream};
+use crate::round::{self, EPOCHS, HANDED, Place, Plan, Stream};
 use crate::tally::Tally;
 use crate::{data, leftovers};
 
@@ -105,7 +105,8 @@ pub fn run() -> ExitCode {
 /// What comes without any death, in every epoch that a round may touch.
 fn reference(place: &Place) -> Result<Stream, Vec<String>> {
     let mut whole = Stream::new();
-    for epoch in (0..FIRST_EPOCHS as u32).step_by(EPOCHS as usize).chain([FIRST_EPOCHS as u32 - 1]) {
+    let first = || (0..FIRST_EPOCHS as u32).step_by(EPOCHS as usize).chain([FIRST_EPOCHS as u32 - 1]);
+    for epoch in first().chain(first().map(|epoch| HANDED + epoch)) {
         let plan = Plan { epoch, ..Plan::default() };
         let (tally, stream) = round::run(place, &plan, None);
         if !tally.failures.is_empty() {
@@ -145,10 +146,18 @@ impl Campaign {
         }
         self.number += 1;
         let kind = self.kind();
+        let role = match kind {
+            Kind::Workers => Role::Worker,
+            Kind::Ranks => Role::Rank,
+            _ => Role::Daemon,
+        };
+        let handed_over = |p: &&Point| p.when == When::Handed && p.role == role;
+        let lacking = POINTS.iter().filter(handed_over).any(|p| self.lack(p) > 0);
+        let handed = kind != Kind::Stuck && (self.below(4) == 0 || (lacking && self.below(2) == 0));
         let mut plan = Plan {
             number: self.number,
             embedded: matches!(kind, Kind::Daemons | Kind::Stuck | Kind::All),
-            epoch: self.below(FIRST_EPOCHS) as u32,
+            epoch: self.below(FIRST_EPOCHS) as u32 + if handed { HANDED } else { 0 },
             ..Plan::default()
         };
         match kind {
@@ -156,6 +165,9 @@ impl Campaign {
                 // Few points at a time: a worker dies at the first that is due, and must live for some tickets.
                 for point in self.neediest(Role::Worker, When::Always, 2) {
                     self.enter(&mut plan, point, 11);
+                }
+                for point in self.handed(Role::Worker, handed, 1) {
+                    self.enter(&mut plan, point, 4);
                 }
                 self.kill_at_random(&mut plan, &[Role::Worker; 4]);
             }
@@ -169,7 +181,8 @@ impl Campaign {
                 }
             }
             Kind::Ranks => {
-                for point in self.neediest(Role::Rank, When::Always, 5) {
+                let points = self.neediest(Role::Rank, When::Always, if handed { 3 } else { 5 });
+                for point in self.handed(Role::Rank, handed, 2).into_iter().chain(points) {
                     self.enter(&mut plan, point, 1);
                 }
                 self.kill_at_random(&mut plan, &[Role::Rank]);
@@ -184,7 +197,8 @@ impl Campaign {
             }
             Kind::Daemons => {
                 // A loader takes five dead daemons within a minute for a fault that a restart does not cure.
-                for point in self.neediest(Role::Daemon, When::Embedded, 3) {
+                let points = self.neediest(Role::Daemon, When::Embedded, if handed { 1 } else { 3 });
+                for point in self.handed(Role::Daemon, handed, 2).into_iter().chain(points) {
                     self.enter(&mut plan, point, 1);
                 }
                 for (role, when) in
@@ -280,6 +294,11 @@ impl Campaign {
             .collect();
         points.sort_by_key(|(hits, chance, _)| (*hits, *chance));
         points.into_iter().take(count).map(|(.., point)| point).collect()
+    }
+
+    /// The neediest of those that are passed where steps are balanced once more.
+    fn handed(&mut self, role: Role, handed: bool, count: usize) -> Vec<&'static Point> {
+        if handed { self.neediest(role, When::Handed, count) } else { Vec::new() }
     }
 
     fn enter(&mut self, plan: &mut Plan, point: &Point, times: u64) {

@@ -34,6 +34,8 @@ pub enum When {
     Mourning,
     /// While a worker is stuck.
     Stuck,
+    /// Where steps are balanced once more after decoding.
+    Handed,
 }
 
 /// A named point.
@@ -59,7 +61,7 @@ const fn point(role: Role, name: &'static str, least: u64, most: u64, when: When
 }
 
 use Role::{Daemon, Rank, Worker};
-use When::{Always, Embedded, Mourning, Rejoin, Stuck};
+use When::{Always, Embedded, Handed, Mourning, Rejoin, Stuck};
 
 /// All of them. Workers die late in their lives where tickets are concerned, since a sample that costs eight of them
 /// would be taken for a bad one.
@@ -81,6 +83,16 @@ pub const POINTS: &[Point] = &[
     point(Worker, "ring.start", 5, 20, Always),
     point(Worker, "ring.bit", 5, 20, Always),
     point(Worker, "ring.claimed", 2, 8, Always),
+    point(Worker, "actual.told", 1, 3, Handed),
+    point(Rank, "plan.heard", 1, 10, Handed),
+    point(Rank, "handed.mapped", 1, 6, Handed),
+    point(Rank, "return.unsaid", 1, 6, Handed),
+    point(Rank, "return.said", 1, 6, Handed),
+    point(Daemon, "plan.formed", 1, 8, Handed),
+    point(Daemon, "slab.passed", 1, 2, Handed),
+    point(Daemon, "plan.told", 1, 12, Handed),
+    point(Daemon, "sample.lent", 1, 8, Handed),
+    point(Daemon, "return.heard", 1, 8, Handed),
     point(Rank, "slab.made", 1, 1, Always),
     point(Rank, "joined", 1, 1, Always),
     point(Rank, "start.unsaid", 1, 2, Always),

@@ -4,10 +4,12 @@ use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
 use helix_shm::client::{Loader, Options, State};
-use helix_shm::proto::options::OnError;
+use helix_shm::proto::options::{OnError, Profile, Rebalance};
 use helix_shm::proto::transform::{Crop, Dtype, Layout, Resize, Sampling, Transform};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
+
+use crate::common::MILLISECONDS;
 
 /// Environment variable that makes this binary a rank.
 pub const VARIABLE: &str = "HELIX_CRASH_RANK";
@@ -28,6 +30,8 @@ pub struct Spec {
     pub last: u32,
     /// Whether to start a daemon where there is none.
     pub spawn: bool,
+    /// Whether steps are balanced once more after decoding.
+    pub handed: bool,
     /// Whether to take steps slowly, with little ahead and more workers than that needs.
     pub calm: bool,
 }
@@ -69,6 +73,12 @@ impl Spec {
             .seed(5)
             .drop_last(true)
             .on_error(OnError::Skip)
+            .profile(if self.handed {
+                Profile::Own { formula: MILLISECONDS, quadratic: 0.0 }
+            } else {
+                Profile::Decode
+            })
+            .rebalance(if self.handed { Rebalance::Tokens } else { Rebalance::Off })
             .slab_bytes(8 * 36 * 1024)
             .job("crash")
             // Whatever has two key frames is cut.

@@ -24,6 +24,9 @@ pub const STEPS: u32 = 8;
 /// Epochs of a round.
 pub const EPOCHS: u32 = 3;
 
+/// From this epoch on steps are balanced once more after decoding.
+pub const HANDED: u32 = 100;
+
 /// Hash of each batch by epoch, step and rank.
 pub type Stream = BTreeMap<(u32, u32), [u64; WORLD as usize]>;
 
@@ -225,6 +228,7 @@ impl<'a> Round<'a> {
             rank: rank as u32,
             last: self.last(),
             spawn: self.plan.embedded,
+            handed: self.plan.epoch >= HANDED,
             calm: self.plan.calm,
         };
         let mut command = Command::new(std::env::current_exe().unwrap());

@@ -52,7 +52,7 @@ fn march_copying(ranks: &mut [Rank], mut between: impl FnMut(u32, &mut [Rank])) 
     (stream, all)
 }
 
-fn paced(daemon_socket: &std::path::Path, change: impl Fn(&mut Spec)) -> Vec<Spec> {
+pub fn paced(daemon_socket: &std::path::Path, change: impl Fn(&mut Spec)) -> Vec<Spec> {
     let one = |rank| {
         let mut spec = spec(daemon_socket, rank, WORLD);
         spec.paced = true;

@@ -93,6 +93,7 @@ pub fn spec(socket: &Path, rank: u32, world: u32) -> Spec {
         slab_bytes: Some(4 << 20),
         paced: false,
         keep: 0,
+        handed: false,
     }
 }
 

@@ -7,6 +7,7 @@ mod bad;
 #[path = "../common/mod.rs"]
 mod common;
 mod deaths;
+mod handed;
 mod harness;
 mod limits;
 mod rank;

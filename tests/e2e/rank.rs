@@ -3,11 +3,13 @@
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
-use helix_shm::client::{Loader, Options, State};
-use helix_shm::proto::options::{Balance, OnError, Policy};
+use helix_shm::client::{Batch, Loader, Options, State};
+use helix_shm::proto::options::{Balance, OnError, Policy, Profile, Rebalance};
 use helix_shm::proto::transform::{Crop, Dtype, Layout, Resize, Sampling, Transform};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::common::MILLISECONDS;
 
 /// Environment variable that makes this binary a rank.
 pub const VARIABLE: &str = "HELIX_TEST_RANK";
@@ -45,6 +47,8 @@ pub struct Spec {
     pub paced: bool,
     /// Batches to keep before letting the oldest go.
     pub keep: usize,
+    /// Whether steps are balanced once more after decoding, by the milliseconds of the clips.
+    pub handed: bool,
 }
 
 impl Spec {
@@ -88,6 +92,10 @@ impl Spec {
             .transform(self.transform())
             .socket(&self.socket)
             .state(State { epoch: self.epoch, step: self.step });
+        if self.handed {
+            let profile = Profile::Own { formula: MILLISECONDS, quadratic: 0.0 };
+            options = options.profile(profile).rebalance(Rebalance::Tokens);
+        }
         if let Some(bytes) = self.slab_bytes {
             options = options.slab_bytes(bytes);
         }
@@ -131,18 +139,28 @@ fn run(spec: &Spec, say: &dyn Fn(String)) -> Result<u64, String> {
             break;
         }
         let Some(batch) = loader.next() else { break };
+        // Whatever has happened to others, what is kept is what it was.
+        for (batch, samples) in &kept {
+            if hashes(batch)? != *samples {
+                return Err(format!("the batch of step {} has changed while it was kept", Batch::step(batch)));
+            }
+        }
         let batch = batch.map_err(|e| e.to_string())?;
-        let samples = (0..batch.len()).map(|i| {
-            let pixels = batch.sample(i, "video").map_err(|e| e.to_string())?;
-            Ok(format!("{}:{:016x}", batch.ids()[i], xxh3_64(pixels)))
-        });
-        let samples = samples.collect::<Result<Vec<_>, String>>()?;
+        let samples = hashes(&batch)?;
         say(format!("B {} {} {}", batch.epoch(), batch.step(), samples.join(" ")));
-        kept.push_back(batch);
+        kept.push_back((batch, samples));
         if kept.len() > spec.keep {
             kept.pop_front();
         }
     }
     drop(kept);
     Ok(loader.stats().copied)
+}
+
+fn hashes(batch: &Batch) -> Result<Vec<String>, String> {
+    let samples = (0..batch.len()).map(|i| {
+        let pixels = batch.sample(i, "video").map_err(|e| e.to_string())?;
+        Ok(format!("{}:{:016x}", batch.ids()[i], xxh3_64(pixels)))
+    });
+    samples.collect()
 }

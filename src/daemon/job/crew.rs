@@ -376,6 +376,7 @@ impl Job {
             };
             self.ticket_lost(*ticket, blame, why, orphan);
         }
+        self.second.forget_tickets(|ticket| self.flights.contains_key(&ticket));
         crash::point("mourning.tickets");
         self.retell(slot);
         // It may have died between the word and the bell.

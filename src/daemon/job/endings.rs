@@ -37,6 +37,7 @@ impl Job {
             }
             self.events.push_back(Event::RankLeft { stream, rank });
             self.drop_member(stream, rank);
+            self.end_vain_waits(stream);
             self.drive();
         }
         self.detach_all(id);
@@ -136,6 +137,7 @@ impl Job {
         if self.streams.get_mut(&id.0).is_some_and(|stream| std::mem::replace(&mut stream.opened, false)) {
             self.events.push_back(Event::StreamClosed { stream: id });
         }
+        self.second.forget_stream(id);
     }
 
     /// The session's connection is gone: it vanishes when no worker has its slab any more.
@@ -145,6 +147,7 @@ impl Job {
         if session.phase == Phase::Live {
             session.phase = Phase::Over;
         }
+        self.take_all_back(id);
         self.detach_all(id);
         self.forget_if_quiet(id);
     }

@@ -1,13 +1,15 @@
 //! One job: the ranks of one user that share workers, and the scheduler that serves them.
 //!
 //! By duty: `streams` (joining, starting), `endings` (leaving, dying, failing), `work` (decisions out, tickets and
-//! their ends in), `bad` (samples that cannot be made), `crew` (worker processes), `watch` (their limits), `page` (what is shown of it). All state is private
-//! to the daemon; what comes from outside is checked in the method that takes it.
+//! their ends in), `bad` (samples that cannot be made), `second` (balance after decode), `crew` (worker processes),
+//! `watch` (their limits), `page` (what is shown of it). All state is private to the daemon; what comes from outside is
+//! checked in the method that takes it.
 
 mod bad;
 mod crew;
 mod endings;
 pub mod page;
+mod second;
 mod streams;
 mod watch;
 mod work;
@@ -103,6 +105,8 @@ pub struct JobStats {
     pub parts: u64,
     /// Second attempts at what a worker was stuck in.
     pub hedged: u64,
+    /// Samples handed over to another rank when they were decoded.
+    pub handed: u64,
     /// Samples that could not be made.
     pub bad: u64,
     /// Of these, those whose place another sample took.
@@ -167,6 +171,7 @@ pub struct Job {
     accuracy: page::Accuracy,
     empty_since: Instant,
     recorder: Option<Recorder>,
+    second: second::Second,
 }
 
 /// How long what did not fit into a rank's lane waits before it is tried again, nanoseconds.
@@ -236,6 +241,7 @@ impl Job {
             accuracy: page::Accuracy::default(),
             empty_since: Instant::now(),
             recorder: None,
+            second: Default::default(),
         })
     }
 

@@ -76,6 +76,8 @@ impl Job {
                 join.version
             )));
         }
+        let mut fds = fds;
+        let statement = if join.dealt { fds.pop() } else { None };
         let [slab, manifest] = <[OwnedFd; 2]>::try_from(fds)
             .map_err(|fds| Refusal(format!("a join carries 2 descriptors, {} came", fds.len())))?;
         join.stream.check().map_err(|e| Refusal(e.to_string()))?;
@@ -135,10 +137,12 @@ impl Job {
         let serial = self.next_generation;
         self.next_generation += 1;
         let mut session = Session::new((number, serial), id, conn, slab, join, &self.hints)?;
+        session.lent = join.lent.clone();
         for &(grant, offset, len) in &join.held {
             let held = session.regions.hold(grant, offset, len);
             held.map_err(|e| Refusal(format!("block {grant} said to be held over a restart: {e}")))?;
         }
+        self.hear_statement(id, statement).map_err(Refusal)?;
         Ok(session)
     }
 
@@ -299,6 +303,10 @@ impl Job {
         });
         let ordered = std::mem::take(&mut stream.ordered);
         self.events.extend(ordered);
+        if let Err(why) = self.resume_loans(id) {
+            self.fail_stream(id, &why, Culprit::default());
+            return;
+        }
         // Only now is it known on which cores the ranks run: workers started before would crowd the first rank's.
         let workers = match run.workers {
             0 => self.default_workers(run.policy, world),
@@ -347,6 +355,7 @@ impl Job {
         }
         crash::point("start.said");
         let (stream, rank, server) = (s.stream, s.rank, s.server);
+        self.wants(session, epoch, step);
         self.events.push_back(Event::RankStarted { stream, rank, server, iter, epoch, step });
     }
 

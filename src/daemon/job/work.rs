@@ -45,7 +45,7 @@ impl Job {
         }
     }
 
-    fn decide(&mut self, event: Event) {
+    pub(super) fn decide(&mut self, event: Event) {
         let now = now();
         if let Some(recorder) = &mut self.recorder {
             recorder.line(Line::of_event(now, &event));
@@ -126,6 +126,7 @@ impl Job {
             }
         }
         crash::point("entries.told");
+        self.gather(stream, rank, grant);
         true
     }
 
@@ -212,6 +213,9 @@ impl Job {
     }
 
     fn worker_says(&mut self, slot: u16, words: &Words) -> Result<(), String> {
+        if head(words).kind == kind::ACTUAL {
+            return self.worker_says_actual(slot, words);
+        }
         let done = Done::parse(words).map_err(|e| e.to_string())?;
         let flight = *self
             .flights
@@ -242,6 +246,10 @@ impl Job {
         let stream = session.stream;
         if let Some(stream) = self.streams.get_mut(&stream.0) {
             stream.done += u64::from(made.complete);
+        }
+        self.note_actual(done.ticket, flight.session, what, flight.sample);
+        if made.complete {
+            self.sample_ended(flight.session, what.grant);
         }
         self.tell_skip(flight.session, what.grant, what.slot);
         self.stats.cpu_us += u64::from(done.cpu_us);
@@ -337,6 +345,7 @@ impl Job {
                     // A socket that does not take it ends the session, when connections are tended.
                     let _ = conn.send(&bad, &[]);
                 }
+                self.sample_ended(flight.session, grant);
                 self.tell_skip(flight.session, grant, slot);
                 self.judge_data(stream, &path);
             }
@@ -422,7 +431,10 @@ impl Job {
             session.stats.step = step;
             session.stats.copied = session.stats.copied.saturating_add(feedback.copied);
             self.events.push_back(Event::StepEnded { stream, rank, iter, step, wait_ns, busy_ns });
-            return Ok(());
+            return self.step_ended(id, &feedback);
+        }
+        if feedback.head.kind == kind::RETURN {
+            return self.returned(id, &feedback);
         }
         crash::point("release.heard");
         let grant = session.grant_of(&feedback);
@@ -430,6 +442,7 @@ impl Job {
         session.stats.copied = session.stats.copied.saturating_add(feedback.copied);
         session.regions.release(grant).map_err(|e| e.to_string())?;
         let beaten = session.regions.beaten(grant);
+        self.abandon(id, grant);
         for what in beaten {
             self.end_stuck(id, what);
         }

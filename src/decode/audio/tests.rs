@@ -1,6 +1,6 @@
 //! Sound of the collection's files, to the sample.
 
-use crate::decode::emulated::Decoders;
+use crate::decode::Decoders;
 use crate::decode::testing::{EMPTY, hard};
 use crate::decode::{Decoder, Input, Request, SampleError, SampleKey};
 use crate::manifest::descriptor::Descriptor;

@@ -1,6 +1,6 @@
 //! The time of a sample: what its frames cover, or all that there is.
 
-use crate::decode::{Request, sampling};
+use crate::decode::Request;
 use crate::proto::transform::{Layout, Sampling};
 
 /// A time as so many units, each of (numerator, denominator) seconds.
@@ -42,16 +42,17 @@ pub(super) fn window(request: &Request<'_>, start_us: i64) -> Option<(Moment, Mo
         None if frame >= d.frames => end,
         None => begin + nearest(i128::from(d.duration.max(0)) * i128::from(frame), i128::from(d.frames.max(1))),
     };
-    if transform.sampling == Sampling::Uniform {
+    if matches!(transform.sampling, Sampling::Uniform | Sampling::Jittered { .. }) {
         return Some((moment(begin), moment(end)));
     }
-    let wanted = sampling::indices(transform.sampling, d.frames, transform.frames, key);
+    // Frames that the clip does not have are an error of the frames' decoder.
+    let wanted = transform.wanted(&d.timeline(), key).unwrap_or_default();
     let (Some(&from), Some(&to)) = (wanted.first(), wanted.last()) else {
         return Some((moment(begin), moment(begin)));
     };
     // The last frame stands for a step as the others do; one that is repeated because the clip is short for one frame.
     let step = match transform.sampling {
-        Sampling::RandomWindow { stride } => stride,
+        Sampling::RandomWindow { stride } | Sampling::Window { stride, .. } => stride,
         _ => wanted.get(1).map_or(1, |second| second - from),
     };
     let until = if to == d.frames.saturating_sub(1) { end } else { at(to.saturating_add(step.max(1))).min(end) };
@@ -73,7 +74,7 @@ mod tests {
         let window = |frames, sampling, sample| {
             let t = Transform { frames, sampling, ..Transform::default() };
             let request = Request::whole(d, &t, SampleKey::new(0, 0, sample));
-            let first = sampling::indices(sampling, 30, frames, &request.key)[0];
+            let first = t.wanted(&d.timeline(), &request.key).unwrap()[0];
             let (a, b) = window(&request, 0).expect("a window");
             (i64::from(first), a.ticks, b.ticks)
         };
@@ -90,7 +91,7 @@ mod tests {
         let d = Descriptor { frames: 10, duration: 90_000, time_base: (1, 90_000), ..EMPTY };
         let t = Transform { frames: 5, sampling: Sampling::RandomWindow { stride: 2 }, ..Transform::default() };
         let request = Request::whole(d, &t, SampleKey::new(0, 0, 0));
-        let first = i64::from(sampling::indices(t.sampling, 10, 5, &request.key)[0]);
+        let first = i64::from(t.wanted(&d.timeline(), &request.key).unwrap()[0]);
         let (from, to) = window(&request, 1_600_000).expect("a window");
         assert_eq!((from.ticks, to.ticks), (144_000 + 9000 * first, 144_000 + 90_000.min(9000 * (first + 10))));
         assert_eq!((from.samples(16_000), to.ticks > from.ticks), (25_600 + 1600 * first, true));

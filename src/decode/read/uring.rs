@@ -370,3 +370,40 @@ impl Drop for Ring {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_does_nothing_but_read_registered_files() {
+        // Where the system refuses rings there is none to be restricted.
+        let Ok(mut ring) = Ring::new() else { return };
+        let file = File::open("/proc/self/exe").unwrap();
+        let place = types::Fixed(ring.register(&file).unwrap());
+        let mut buffer = [0u8; 4];
+        let (to, name) = (buffer.as_mut_ptr(), c"/etc/hostname");
+        let asked = [
+            opcode::Read::new(place, to, 4).build(),
+            opcode::Read::new(types::Fd(file.as_raw_fd()), to, 4).build(),
+            opcode::Write::new(place, to, 4).build(),
+            opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), name.as_ptr()).build(),
+            opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
+            opcode::Connect::new(place, std::ptr::null(), 0).build(),
+            opcode::Close::new(types::Fd(file.as_raw_fd())).build(),
+        ];
+        let results: Vec<i32> = asked
+            .into_iter()
+            .map(|entry| {
+                // SAFETY: the buffer and the name outlive the operation, which is waited for.
+                unsafe { ring.ring.submission().push(&entry.user_data(NO_READ)) }.unwrap();
+                let _ = ring.ring.submit_and_wait(1).unwrap();
+                ring.ring.completion().next().unwrap().result()
+            })
+            .collect();
+        assert_eq!(results[0], 4);
+        assert_eq!(&buffer, b"\x7fELF");
+        assert!(results[1..].iter().all(|&result| result == -libc::EACCES), "{results:?}");
+        assert!(ring.ring.submitter().unregister_files().is_err(), "the table of files is not to be replaced");
+    }
+}

@@ -14,6 +14,7 @@ const WANTED: ABI = ABI::V6;
 pub(super) fn restrict(roots: &Roots) -> Result<(), String> {
     let status = ask(roots).map_err(|e| e.to_string())?;
     match status {
+        // In part is enough: what older kernels lack of it, the filter has.
         RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
         RulesetStatus::NotEnforced => {
             Err("this kernel has no Landlock (Linux 5.13, with `landlock` in the boot option lsm=)".into())

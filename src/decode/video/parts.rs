@@ -3,8 +3,9 @@
 use super::*;
 use crate::corpus::{ClipSpec, Encoder, clip};
 use crate::decode::testing::{self, Clip};
+use crate::decode::{Decoders, SampleKey};
 use crate::manifest::probe::probe;
-use crate::proto::transform::{Dtype, Layout, Resize, Sampling, Span};
+use crate::proto::transform::{Dtype, Layout, Resize, Sampling, Span, Transform};
 
 fn transforms() -> [Transform; 3] {
     let resize = Resize::Exact { width: 24, height: 16 };
@@ -23,7 +24,7 @@ fn decode_part(clip: &Clip, t: &Transform, key: SampleKey, span: Span, out: &mut
     let mut reader = crate::decode::Reader::new(crate::decode::Mode::Auto);
     let ranges = plan::ranges_of(&d, t, &key, span);
     let id = reader.submit(&crate::decode::Source::from(&d), &ranges)?;
-    let outcome = VideoDecoder::new().decode(&reader.finish(id)?, &request, out)?;
+    let outcome = Decoders::new().decode(&reader.finish(id)?, &request, out)?;
     let (_, len) = t.place(&d.facts(), span).unwrap();
     assert_eq!((outcome.written, outcome.shape), (len, t.shape(&d.facts())));
     Ok(outcome.frames_decoded)
@@ -32,7 +33,7 @@ fn decode_part(clip: &Clip, t: &Transform, key: SampleKey, span: Span, out: &mut
 /// Where the sample can be cut: the first frames of its groups, or any frame where it has none.
 fn cuts(clip: &Clip, t: &Transform, key: SampleKey) -> Vec<u16> {
     let d = clip.descriptor();
-    let wanted = sampling::indices(t.sampling, d.frames, t.frames, &key);
+    let wanted = t.wanted(&d.timeline(), &key).unwrap();
     match plan::groups(&d, &wanted) {
         Some(groups) => groups.iter().map(|g| g.wanted.start as u16).collect(),
         None => (0..t.frames).collect(),

@@ -1,9 +1,10 @@
 //! Whatever comes in, what comes out is frames or an error, and depends on the sample alone.
 
 use super::*;
+use crate::decode::key::Purpose;
 use crate::decode::testing::{self, Clip, EMPTY};
-use crate::decode::{Mode, Reader, Source};
-use crate::proto::transform::{Resize, Sampling};
+use crate::decode::{Mode, Reader, SampleKey, Source};
+use crate::proto::transform::{Resize, Sampling, Transform};
 
 #[test]
 fn a_container_cannot_open_other_files() {

@@ -1,8 +1,10 @@
 //! Each difficult file gives the frames that it should, or a clear error.
 
 use super::*;
+use crate::decode::SampleKey;
+use crate::decode::key::Purpose;
 use crate::decode::testing::{self, Clip, EMPTY, Frames};
-use crate::proto::transform::{Dtype, Layout, Resize, Sampling};
+use crate::proto::transform::{Crop, Dtype, Layout, Resize, Sampling, Transform};
 
 /// Mean of frame `n` of the grey ramps: luma 16 + 7n of limited range.
 fn grey(n: usize) -> f64 {

@@ -19,13 +19,12 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::time::{ClockId, clock_gettime};
 
-use super::emulated::Decoders;
-use super::{Decoder, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, Stage, plan};
+use super::{Actual, Decoder, Decoders, Mode, Outcome, ReadId, Reader, Request, SampleKey, Source, Stage, plan};
 use crate::crash;
 use crate::foreign::LOOK_AGAIN;
 pub use crate::foreign::WorkerError;
 use crate::foreign::link::{self, Attached, Daemon};
-use crate::proto::message::{Body, Done, Head, Ready, Ticket, kind};
+use crate::proto::message::{self, Body, Done, Head, Ready, Ticket, kind};
 use crate::proto::session::{FromWorker, ToWorker};
 use crate::proto::transform::Span;
 use crate::ring::bell::Sleeper;
@@ -49,9 +48,23 @@ struct Report {
     bytes_read: u32,
 }
 
-/// Runs a worker until the daemon ends it.
+/// Runs a worker with the built-in decoders until the daemon ends it.
 pub fn run(socket: &Path, job: &str, slot: u16) -> Result<(), WorkerError> {
     run_with(socket, job, slot, Decoders::new)
+}
+
+/// The main function of a program of the user's own that is a worker: [`run_with`] on its last three arguments.
+pub fn serve<D: Decoder>(make: fn() -> D) -> Result<(), WorkerError> {
+    let mut last = std::env::args_os().rev().take(3);
+    let slot = last.next().and_then(|slot| slot.to_str()?.parse().ok());
+    let (job, socket) = (last.next().and_then(|job| job.into_string().ok()), last.next());
+    match (socket, job, slot) {
+        (Some(socket), Some(job), Some(slot)) => run_with(Path::new(&socket), &job, slot, make),
+        _ => {
+            let text = "the last arguments are no socket, job and slot: a daemon starts workers";
+            Err(WorkerError::Protocol(text.into()))
+        }
+    }
 }
 
 /// As [`run`], with a decoder of one's own, which is made anew after a panic. A program that calls this with its last
@@ -286,7 +299,7 @@ impl<D: Decoder> Worker<D> {
         report: &Report,
         attached: &Attached,
     ) -> Result<(), WorkerError> {
-        let Outcome { written, shape, frames_decoded } = report.outcome;
+        let Outcome { written, shape, frames_decoded, actual } = report.outcome;
         let Ticket { sample, offset, grant, step, first, frames, .. } = *ticket;
         let room = attached.has_room();
         let done = Done {
@@ -301,6 +314,14 @@ impl<D: Decoder> Worker<D> {
             bytes_read: report.bytes_read,
             flags: if room { 0 } else { crate::proto::message::DONE_UNTOLD },
         };
+        if let Some(Actual { frames, duration_ms, shown: (width, height) }) = actual {
+            let head = Head { kind: kind::ACTUAL, ..ticket.head };
+            let zero = bytemuck::Zeroable::zeroed();
+            let ticket = ticket.ticket;
+            let actual = message::Actual { head, ticket, frames, duration_ms, width, height, ..zero };
+            self.daemon.tell(&actual)?;
+            crash::point("actual.told");
+        }
         self.daemon.tell(&done)?;
         crash::point("done.told");
         if room {

@@ -15,6 +15,7 @@ mod demuxer;
 mod ebml;
 mod hidden;
 mod index;
+mod picture;
 mod source;
 
 use std::fs::File;
@@ -159,6 +160,9 @@ fn look_at(
 }
 
 fn probe_bytes(part: Part<'_>, name: &str) -> Result<Record, ProbeError> {
+    if let Some(record) = picture::animation(part)? {
+        return Ok(record);
+    }
     let mut demuxer = open(part)?;
     let streams = demuxer.streams();
     let (number, stream) = choose(&streams)?;
@@ -195,7 +199,7 @@ fn probe_bytes(part: Part<'_>, name: &str) -> Result<Record, ProbeError> {
         stream: number as u32,
         coded_width: width,
         coded_height: height,
-        rotation: stream.rotation,
+        rotation: picture::rotation(part, stream),
         sar: stream.sar,
         fps,
         time_base: stream.time_base,

@@ -20,6 +20,10 @@ fn frames_and_times_are_those_of_a_sequential_decode() {
     let mut compared = 0;
     for path in hard() {
         let Ok(record) = probe(&path) else { continue };
+        // FFmpeg 5.1 does not read it: `decode` holds it against Pillow.
+        if record.container == crate::manifest::webp::CONTAINER {
+            continue;
+        }
         let file = File::open(&path).unwrap();
         let streams = open(whole_of(&file, &record)).unwrap().streams();
         let number = record.stream as usize;

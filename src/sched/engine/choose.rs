@@ -73,7 +73,7 @@ impl Engine {
 
     /// Workers that will be free within the horizon. Without one nobody is given work ahead, not even who is expected to be
     /// free at this very moment.
-    fn soon(&self, now: Time) -> impl Iterator<Item = Single> {
+    pub(super) fn soon(&self, now: Time) -> impl Iterator<Item = Single> {
         let horizon = self.horizon();
         self.workers.singles(now, now.saturating_add(horizon)).filter(move |_| horizon > 0)
     }
@@ -125,8 +125,7 @@ impl Engine {
         best.reduce(|best, h| if worth(&h) > worth(&best) { h } else { best })
     }
 
-    /// When a server's own workers are expected to have made all that waits for them; `None` if none of them is
-    /// known to get free.
+    /// When a server's own workers are expected to have made all that waits for them; `None` if it has none.
     fn alone(&self, now: Time, backlog: &Backlog, head: &Head, home: ServerId) -> Option<Time> {
         let free = self.workers.next_free(home, now)?;
         let (_, workers) = self.workers.outlook(home, now)?;

@@ -37,7 +37,7 @@ impl Engine {
         self.hedge(now, false, out);
         self.dispatch_own(now, out);
         loop {
-            let heads = self.heads(now);
+            let heads = if self.anyone_free(now) { self.heads(now) } else { Vec::new() };
             let Some((worker, chosen)) = heads.iter().find_map(|head| self.choose(now, head, &heads)) else {
                 self.hedge(now, true, out);
                 self.wish(now, &heads, out);
@@ -48,6 +48,13 @@ impl Engine {
                 self.assign(now, worker, &chosen, out);
             }
         }
+    }
+
+    /// Whether any worker may be given something now. Most events find all of them busy, each with its next ticket.
+    fn anyone_free(&self, now: Time) -> bool {
+        let pools = || self.streams.values().any(|s| s.run.policy == Policy::Pool);
+        let soon = || self.soon(now).next().is_some();
+        self.workers.idlest().is_some() || soon() || (pools() && self.workers.longest_single().is_some())
     }
 
     /// The first sample of each queue that any worker may serve; the stream whose first is due first comes first.
@@ -114,7 +121,7 @@ impl Engine {
     }
 
     fn wish_of(&self, now: Time, heads: &[Head]) -> Option<Time> {
-        if heads.is_empty() {
+        if self.streams.values().all(|s| s.shared.is_empty()) {
             return None;
         }
         let horizon = self.horizon();

@@ -116,6 +116,11 @@ impl Engine {
                     s.ordered(epoch, &order);
                 }
             }
+            Event::Dealt { stream, epoch, step, dealt } => {
+                if let Some(s) = self.streams.get_mut(&stream) {
+                    s.dealt(epoch, step, dealt);
+                }
+            }
             Event::RankStarted { stream, rank, server, iter, epoch, step } => {
                 self.start(stream, rank, server, (iter, epoch, step), now);
             }

@@ -67,6 +67,7 @@ pub(super) fn options(world: u32, batch_size: u32) -> StreamOptions {
         regroup: 1,
         weigh: Default::default(),
         mix: Vec::new(),
+        rebalance: Default::default(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::queue::{Backlog, Item, Key, bytes_of, place};
 use super::rank::{Batch, Rank, Site, State};
+use crate::proto::handover::{Dealt, Known};
 use crate::proto::options::{Policy, RunOptions, StreamOptions};
 use crate::proto::order::Order as Given;
 use crate::sched::event::{Catalog, ServerId, WorkerId};
@@ -40,6 +41,8 @@ pub(super) struct Stream {
     units: Option<(u32, Units)>,
     /// Epochs that a sampler of the user's own has decided on, the oldest first.
     given: VecDeque<(u32, Units)>,
+    /// Steps that were balanced once more.
+    known: Known,
     /// Steps in an epoch of the stream's own order.
     steps: u32,
     /// Plans by (epoch, step), the oldest first.
@@ -74,6 +77,7 @@ impl Stream {
             order,
             units,
             given: VecDeque::new(),
+            known: Known::default(),
             steps,
             ranks: (0..options.world).map(|_| Rank::default()).collect(),
             plans: VecDeque::new(),
@@ -97,7 +101,11 @@ impl Stream {
         let plans = StepPlan::window(&self.options, &*self.catalog, &units, epoch, window.clone());
         let room = (KEPT_SAMPLES / self.options.global_batch().max(1)).clamp(4, 256) as usize;
         let room = room.max(2 * plans.len());
-        let plans: Vec<Arc<StepPlan>> = plans.into_iter().map(Arc::new).collect();
+        let as_known = |(plan, step): (StepPlan, u32)| match self.known.get(epoch, step) {
+            Some(dealt) => Arc::new(plan.dealt_by(dealt, self.options.profile)),
+            None => Arc::new(plan),
+        };
+        let plans: Vec<Arc<StepPlan>> = plans.into_iter().zip(window.clone()).map(as_known).collect();
         let wanted = plans[(step - window.start) as usize].clone();
         // What lies behind has been taken already.
         let ahead = window.zip(plans).filter(|(s, _)| *s >= step);
@@ -116,6 +124,14 @@ impl Stream {
             self.given.pop_front();
         }
         self.given.push_back((epoch, Units::given(order)));
+    }
+
+    /// Takes in what balancing a step once more came to.
+    pub(super) fn dealt(&mut self, epoch: u32, step: u32, dealt: Arc<Dealt>) {
+        // The driver knows the same steps, and says so when two of them differ.
+        if self.known.learn(epoch, step, dealt).is_ok() {
+            self.plans.retain(|(e, s, _)| (*e, *s) != (epoch, step));
+        }
     }
 
     fn given(&self, epoch: u32) -> Option<&Units> {

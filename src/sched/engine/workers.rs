@@ -218,13 +218,16 @@ impl Workers {
         servers.into_iter().map(move |(server, worker)| Single { worker, server, free: now, latest: now })
     }
 
-    /// When the first worker of a server is expected to be free that is not overdue.
+    /// When the first worker of a server is expected to be free. One that takes longer than was expected takes as long
+    /// again, for all that is known; so that one that is stuck is less and less counted on.
     pub(super) fn next_free(&self, server: ServerId, now: Time) -> Option<Time> {
         let server = self.servers.get(&server)?;
         if !server.idle.is_empty() {
             return Some(now);
         }
-        server.busy.range((now, WorkerId(0))..).next().map(|(free, _)| *free)
+        let overdue = server.busy.range(..(now, WorkerId(0))).filter_map(|(_, id)| self.all.get(id));
+        let again = overdue.map(|w| now.saturating_add(now.saturating_sub(w.begun)));
+        again.chain(server.busy.range((now, WorkerId(0))..).next().map(|(free, _)| *free)).min()
     }
 
     /// An idle worker of the server that has most.

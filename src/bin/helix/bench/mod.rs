@@ -59,6 +59,9 @@ pub(crate) struct Args {
     /// Leave out the ablations, the server sweep, the bytes between servers and the case of several machines
     #[arg(long)]
     no_ablations: bool,
+    /// Nothing but the case of several machines: four nodes of two ranks
+    #[arg(long, conflicts_with = "live")]
+    nodes: bool,
     /// Through a real daemon, workers and rings instead, with emulated decoding and compute
     #[arg(long)]
     live: bool,
@@ -160,11 +163,14 @@ fn bench(args: &Args) -> Result<(), Failure> {
     if args.live {
         return live(args, &workloads);
     }
+    if args.nodes {
+        return several(args, &workloads);
+    }
     let mut systems = if args.system.is_empty() { Name::value_variants().to_vec() } else { args.system.clone() };
     systems.sort_unstable();
     systems.dedup();
     println!("workloads {:032x} (xxh3), {} seeds, in virtual time", xxh3_128(text.as_bytes()), args.seeds);
-    let jobs = args.jobs.or_else(|| std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1);
+    let jobs = threads(args);
     let runs = run::all(&workloads, &systems, (args.seeds, args.longer), jobs);
     let figures = figures::average(&workloads, &systems, &runs);
     print!("{}", table::of(&figures, &systems));
@@ -187,10 +193,7 @@ fn bench(args: &Args) -> Result<(), Failure> {
     if !args.no_speed && workloads.len() == suite.workloads().len() {
         found.extend(speed::rows(workloads[0], &command));
     }
-    for row in found.iter().filter(|r| !r.target.is_empty()) {
-        let mark = if row.holds { "holds" } else { "MISSED" };
-        println!("{mark:7} {:34} {:>9.4} {:4} {}", row.name, row.value, row.unit, row.target);
-    }
+    print_targets(&found);
     let written = |path: &PathBuf, error| Failure::File { path: path.clone(), error };
     results::write(&args.results, &found).map_err(|e| written(&args.results, e))?;
     if let Some(dir) = args.plot.parent() {
@@ -199,6 +202,29 @@ fn bench(args: &Args) -> Result<(), Failure> {
     std::fs::write(&args.plot, plot::of(&figures, &systems)).map_err(|e| written(&args.plot, e))?;
     println!("{} rows in {}, plot in {}", found.len(), args.results.display(), args.plot.display());
     Ok(())
+}
+
+fn print_targets(rows: &[results::Row]) {
+    for row in rows.iter().filter(|r| !r.target.is_empty()) {
+        let mark = if row.holds { "holds" } else { "MISSED" };
+        println!("{mark:7} {:34} {:>9.4} {:4} {}", row.name, row.value, row.unit, row.target);
+    }
+}
+
+/// Rows of several machines alone.
+fn several(args: &Args, workloads: &[&Workload]) -> Result<(), Failure> {
+    let command = format!("helix bench --nodes --workload {}", args.workload.join(","));
+    let (rows, table) = nodes::rows(workloads, threads(args), &command);
+    print!("{table}");
+    print_targets(&rows);
+    let path = args.results.with_file_name("nodes.json");
+    results::write(&path, &rows).map_err(|error| Failure::File { path: path.clone(), error })?;
+    println!("{} rows in {}", rows.len(), path.display());
+    Ok(())
+}
+
+fn threads(args: &Args) -> usize {
+    args.jobs.or_else(|| std::thread::available_parallelism().ok().map(usize::from)).unwrap_or(1)
 }
 
 /// Rows of a live run go beside those of the simulation.

@@ -11,11 +11,11 @@ use super::run::side_by_side;
 const SERVERS: [u16; 6] = [4, 8, 12, 16, 20, 24];
 const EACH: u16 = 4;
 const LAW: Contention = Contention::Servers { alpha: 0.02, beta: 0.003 };
-/// Seeds of the sweep.
+/// Seeds of the sweep with all workers at work, in runs as long as the workloads say.
 const SEEDS: u64 = 2;
 
-/// Steps of a run, and those before the clock starts: what it takes to find the number of workers.
-const STEPS: (u32, u32) = (480, 300);
+/// Steps of the one run in which the number of workers is looked for, and those before the clock starts.
+const STEPS: (u32, u32) = (420, 300);
 
 /// A workload's throughput with each number of servers.
 struct Sweep {
@@ -39,13 +39,15 @@ impl Sweep {
 pub(super) fn servers(workloads: &[&Workload], threads: usize, command: &str) -> (Vec<Row>, String) {
     let sweep = |workload: &Workload, scale: bool| {
         let rate = |servers: &u16| {
-            let rates = (0..SEEDS).map(|seed| {
-                let job = Job { warmup: STEPS.1, cores: servers * EACH, ..workload.job(seed, STEPS.0) };
+            let seeds = if scale { 1 } else { SEEDS };
+            let rates = (0..seeds).map(|seed| {
+                let mut job = workload.job(seed, if scale { STEPS.0 } else { workload.steps });
+                job = Job { warmup: if scale { STEPS.1 } else { job.warmup }, cores: servers * EACH, ..job };
                 let layout = Layout::Even(*servers);
                 let setup = Setup { layout, scale, contention: Some(LAW), ..Setup::new(System::HELIX) };
                 simulate(&job, &Bounds::new(&job), setup).throughput
             });
-            rates.sum::<f64>() / SEEDS as f64
+            rates.sum::<f64>() / seeds as f64
         };
         Sweep { rates: SERVERS.iter().map(rate).collect() }
     };

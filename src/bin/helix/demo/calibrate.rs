@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use helix_shm::decode::{Decoder, Input, Request, SampleKey, VideoDecoder};
+use helix_shm::decode::{Decoder, Decoders, Input, Request, SampleKey};
 use helix_shm::manifest::Record;
 use nix::time::{ClockId, clock_gettime};
 
@@ -41,7 +41,7 @@ pub(crate) fn calibrate(clips: &[Record], seed: u64, cores: usize, screen: &Scre
     screen.begin("measure", clips.len() as u64);
     let work = || {
         let (wall, cpu) = (Instant::now(), cpu_time());
-        let mut decoder = VideoDecoder::new();
+        let mut decoder = Decoders::new();
         loop {
             let row = next.fetch_add(1, Ordering::Relaxed);
             if row >= clips.len() || interrupt::asked() {
@@ -63,7 +63,7 @@ pub(crate) fn calibrate(clips: &[Record], seed: u64, cores: usize, screen: &Scre
     (!interrupt::asked()).then_some(Calibration { costs, share })
 }
 
-fn measure(decoder: &mut VideoDecoder, clip: &Record, row: u64, seed: u64) -> Cost {
+fn measure(decoder: &mut Decoders, clip: &Record, row: u64, seed: u64) -> Cost {
     let transform = transform();
     let descriptor = clip.descriptor(row);
     let mut out = vec![0; transform.max_bytes(&descriptor.facts()) as usize];

@@ -107,6 +107,7 @@ impl Plan {
             regroup: 1,
             weigh: Default::default(),
             mix: Vec::new(),
+            rebalance: Default::default(),
         }
     }
 

@@ -177,6 +177,7 @@ fn options(args: &Args) -> StreamOptions {
         regroup: args.regroup,
         weigh: Default::default(),
         mix: Vec::new(),
+        rebalance: Default::default(),
     }
 }
 
