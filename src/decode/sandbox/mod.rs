@@ -2,8 +2,8 @@
 //!
 //! Media are hostile and decoders are large: a worker that has been taken over must not reach anything but the pixels
 //! of its own job. [`close`] takes away, for ever: new privileges, files other than those below the manifest's folders
-//! ([`files`], Landlock), writing, sockets, processes, threads, signals and every system call that decoding does not
-//! need ([`filter`], seccomp), and memory beyond a limit ([`limits`]). The io_uring was restricted when it was made
+//! (`files`, Landlock), writing, sockets, processes, threads, signals and every system call that decoding does not
+//! need (`filter`, seccomp), and memory beyond a limit (`limits`). The io_uring was restricted when it was made
 //! (`read::uring`). What the kernel lacks is said, once a job. It knows nothing of tickets or ranks.
 
 mod files;
