@@ -345,7 +345,9 @@ impl Job {
                     // A socket that does not take it ends the session, when connections are tended.
                     let _ = conn.send(&bad, &[]);
                 }
-                self.sample_ended(flight.session, grant);
+                if on_error == OnError::Skip {
+                    self.sample_ended(flight.session, grant);
+                }
                 self.tell_skip(flight.session, grant, slot);
                 self.judge_data(stream, &path);
             }
