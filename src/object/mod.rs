@@ -1,8 +1,8 @@
 //! Objects in S3-like stores and behind HTTP: a row of a manifest may name a URL in the place of a path.
 //!
-//! [`store`] speaks to the stores, with several ranges in flight, retries and a bounded backoff. `helix index` uses it
-//! directly. A worker has no network: [`helper`] is a process beside it that fetches what the worker asks for
-//! ([`client`]) and nothing outside the stores that its manifests name. Without the feature `object-store` this room
+//! `store` speaks to the stores, with several ranges in flight, retries and a bounded backoff. `helix index` uses it
+//! directly. A worker has no network: `helper` is a process beside it that fetches what the worker asks for
+//! (`client`) and nothing outside the stores that its manifests name. Without the feature `object-store` this room
 //! only knows a URL when it sees one. It knows the manifest, and must not know who decodes.
 
 #[cfg(feature = "object-store")]

@@ -1,7 +1,7 @@
 //! Sound: that of a sample's time, mixed, resampled, and written behind its frames.
 //!
-//! A sample of [`window`] begins at a moment of the file's clock and has an exact number of numbers. The decoder's frames
-//! are laid on that clock by their times ([`line`]): what FFmpeg takes off at the start and end (priming, LAME's and
+//! A sample of [`mod@window`] begins at a moment of the file's clock and has an exact number of numbers. The decoder's frames
+//! are laid on that clock by their times ([`mod@line`]): what FFmpeg takes off at the start and end (priming, LAME's and
 //! Opus' padding) is off already, what an MP4's track leaves out behind its end is cut here, gaps are silence, and what
 //! comes twice is taken once. The resampler gets some of the sound before and behind the window, so that the edges sound
 //! as they do in the middle of a longer one.

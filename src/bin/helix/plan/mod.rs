@@ -1,7 +1,7 @@
 //! `helix plan`: what would happen with these clips, that model and so many cores. The daemon's own scheduler runs
 //! under a virtual clock; decode times are the frozen priors with their noise, compute is what the user says.
 //!
-//! [`report`] is the answer for one machine, [`nodes`] that for several, [`replay`] looks at a recorded run.
+//! [`mod@report`] is the answer for one machine, [`nodes`] that for several, [`replay`] looks at a recorded run.
 
 pub(crate) mod nodes;
 mod profile;
