@@ -40,29 +40,17 @@ impl Default for Decoders {
 
 impl Decoder for Decoders {
     fn decode(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
-        let container = request.descriptor.container;
-        if let Some((_, decoder)) = self.own.iter_mut().rev().find(|(name, _)| name == container) {
-            return decoder.decode(input, request, out);
-        }
-        match container {
-            emulated::CONTAINER => self.emulated.decode(input, request, out),
-            webp::CONTAINER => self.webp.decode(input, request, out),
-            _ => self.fields(input, request, out),
-        }
-    }
-}
-
-impl Decoders {
-    /// The frames, and behind them what else the transform asks for.
-    fn fields(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
         let Request { descriptor, transform, .. } = request;
+        if descriptor.container == emulated::CONTAINER {
+            return self.emulated.decode(input, request, out);
+        }
         let outcome = if transform.layout == Layout::Sound {
             transform.check().map_err(|e| SampleError::new(Stage::Transform, e.to_string()))?;
             let facts = descriptor.facts();
             let (written, shape) = (transform.max_bytes(&facts), transform.shape(&facts));
             Outcome { written, shape, frames_decoded: 0, actual: None }
         } else {
-            self.video.decode(input, request, out)?
+            self.frames(input, request, out)?
         };
         if let Some((from, audio)) = sound_of(request) {
             let room = out.len();
@@ -73,5 +61,19 @@ impl Decoders {
             self.audio.decode(input, request, audio, place)?;
         }
         Ok(outcome)
+    }
+}
+
+impl Decoders {
+    /// The frames alone.
+    fn frames(&mut self, input: &Input, request: &Request<'_>, out: &mut [u8]) -> Result<Outcome, SampleError> {
+        let container = request.descriptor.container;
+        if let Some((_, decoder)) = self.own.iter_mut().rev().find(|(name, _)| name == container) {
+            return decoder.decode(input, request, out);
+        }
+        match container {
+            webp::CONTAINER => self.webp.decode(input, request, out),
+            _ => self.video.decode(input, request, out),
+        }
     }
 }

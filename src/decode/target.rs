@@ -32,7 +32,10 @@ pub(super) struct Target<'o> {
     /// Upper left corners of what is kept of the upright, resized frame: one, or one a tile.
     corners: Vec<(usize, usize)>,
     thumbnail: Option<Geometry>,
+    /// The place of the frames.
     out: &'o mut [u8],
+    /// Bytes of the output with what comes behind the frames.
+    bytes: u64,
     shape: [u16; 4],
 }
 
@@ -52,7 +55,9 @@ impl<'o> Target<'o> {
             .place(&facts, *span)
             .ok_or_else(|| refuse(format!("frames {} to {} are no part of {shape:?}", span.first, span.end())))?;
         let room = out.len();
-        let out = usize::try_from(bytes).ok().and_then(|n| out.get_mut(..n));
+        // Sound may come behind the frames; that is not written here.
+        let video = transform.video_bytes(&facts) / u64::from(transform.frames) * u64::from(span.frames);
+        let out = usize::try_from(bytes).ok().and_then(|n| out.get_mut(..n)?.get_mut(..video as usize));
         let out = out.ok_or_else(|| refuse(format!("the output takes {bytes} bytes and its place has {room}")))?;
         let wanted = transform.wanted(&descriptor.timeline(), key);
         let wanted = wanted.map_err(|e| SampleError::new(Stage::Demux, e.to_string()))?;
@@ -100,6 +105,7 @@ impl<'o> Target<'o> {
             corners,
             thumbnail: has_thumbnail.then(|| geometry(lying(frame), None)),
             out,
+            bytes,
             shape,
         })
     }
@@ -128,7 +134,7 @@ impl<'o> Target<'o> {
     /// What is said of the sample once all frames are written.
     pub(super) fn outcome(&self, frames_decoded: u32) -> Outcome {
         // Strict: a clip that is not what the index says is an error, not another clip.
-        Outcome { written: self.out.len() as u64, shape: self.shape, frames_decoded, actual: None }
+        Outcome { written: self.bytes, shape: self.shape, frames_decoded, actual: None }
     }
 }
 
