@@ -160,10 +160,26 @@ impl<D: Decoder> Worker<D> {
                 link::Packet::Some(ToWorker::Welcome { .. }) => {
                     return Err(WorkerError::Protocol("a second welcome".into()));
                 }
-                link::Packet::Some(ToWorker::Attach { session, .. }) => self.cage.visit(&self.daemon, session),
+                link::Packet::Some(ToWorker::Attach { session, .. }) => self.visit(session),
                 link::Packet::Some(ToWorker::Brief { .. }) => {}
             }
         }
+    }
+
+    /// A session was attached: whether what it needs can be reached from within the sandbox.
+    fn visit(&mut self, session: u16) {
+        self.cage.visit(&self.daemon, session);
+        #[cfg(feature = "object-store")]
+        self.objects.visit(&self.daemon, session, &mut self.cage);
+    }
+
+    /// Whether a ticket of this session can be begun. If not the worker ends, and its successor gets the ticket.
+    fn admits(&mut self, session: u16) -> bool {
+        // The packet that attaches it was sent before the ticket, but may have waited for room in the socket.
+        if self.daemon.attached(session).is_none() && self.daemon.attach_pending(session).is_ok() {
+            self.visit(session);
+        }
+        !self.cage.is_outgrown()
     }
 
     /// Ends the tickets of a session that is over, and lets go of its slab.
@@ -192,6 +208,9 @@ impl<D: Decoder> Worker<D> {
             && let Some(words) = self.daemon.next_ticket()?
         {
             let ticket = Ticket::parse(&words).map_err(|e| WorkerError::Protocol(e.to_string()))?;
+            if !self.admits(ticket.head.session) {
+                break;
+            }
             let taken = Instant::now();
             crash::point("ticket.taken");
             // As in `make`: a panic here is this sample's, not that of the one which is decoded next.
@@ -206,18 +225,12 @@ impl<D: Decoder> Worker<D> {
 
     fn start(&mut self, ticket: &Ticket) -> Result<(Rc<Attached>, ReadId), (&'static str, String)> {
         let session = ticket.head.session;
-        let attached = match self.daemon.attached(session) {
-            Some(attached) => attached,
-            // The packet that attaches it was sent before the ticket, but may have waited for room in the socket.
-            None => {
-                self.daemon.attach_pending(session).map_err(|e| ("worker", e.to_string()))?;
-                self.daemon
-                    .attached(session)
-                    .ok_or_else(|| ("worker", format!("session {session} is not attached")))?
-            }
-        };
+        let attached = self.daemon.attached(session);
+        let attached = attached.ok_or_else(|| ("worker", format!("session {session} is not attached")))?;
         #[cfg(feature = "object-store")]
-        self.objects.before(&self.daemon, &mut self.reader, &mut self.cage).map_err(|e| ("open", e))?;
+        if !self.cage.is_closed() {
+            self.objects.before(&self.daemon, &mut self.reader).map_err(|e| ("open", e))?;
+        }
         if self.cage.is_open() {
             for line in self.cage.close(&self.daemon) {
                 self.daemon.say(&FromWorker::Notice { text: line }).map_err(|e| ("worker", e.to_string()))?;

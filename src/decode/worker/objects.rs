@@ -18,9 +18,23 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    /// Before a ticket is begun: sees to it that what it may need can be fetched. Where the sandbox has closed without,
-    /// the worker has to be followed by one that knows of these stores.
-    pub(super) fn before(&mut self, daemon: &Daemon, reader: &mut Reader, cage: &mut Cage) -> Result<(), String> {
+    /// A session was attached: where the sandbox has closed without its stores, the worker has to be followed by one
+    /// that knows of them.
+    pub(super) fn visit(&mut self, daemon: &Daemon, session: u16, cage: &mut Cage) {
+        let Some(session) = daemon.attached(session).filter(|_| cage.is_closed()) else { return };
+        let fingerprint = session.manifest.fingerprint();
+        if self.known.iter().any(|known| known == fingerprint) {
+            return;
+        }
+        if origins(&session.manifest).is_subset(&self.origins) {
+            self.known.push(fingerprint.to_owned());
+        } else {
+            cage.outgrow();
+        }
+    }
+
+    /// Before a ticket is begun, the sandbox being open: sees to it that what it may need can be fetched.
+    pub(super) fn before(&mut self, daemon: &Daemon, reader: &mut Reader) -> Result<(), String> {
         let had = self.origins.len();
         for session in daemon.sessions() {
             let fingerprint = session.manifest.fingerprint();
@@ -30,10 +44,6 @@ impl Objects {
             }
         }
         if self.origins.len() == had {
-            return Ok(());
-        }
-        if cage.is_closed() {
-            cage.outgrow();
             return Ok(());
         }
         let client = Client::start(&self.origins).map_err(|e| format!("a helper that fetches from stores: {e}"))?;
