@@ -5,7 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 ARGS :=
 
 .PHONY: help setup build demo test bench bench-ring bench-live bench-python paper loom crash fuzz fuzz-media results \
-	python-test mindspore-test peers
+	python-test mindspore-test features-test peers
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -57,6 +57,10 @@ mindspore-test: setup ## the face for MindSpore, beside a MindSpore from PyPI in
 
 peers: build ## our loader in a feed benchmark from elsewhere: PEERS=its folder; ARGS="--workloads vivit-b"
 	@sh ci/peers.sh $(ARGS)
+
+features-test: setup ## objects in stores and captions as token ids, which are behind features
+	@cargo test --locked --features object-store --test objects
+	@cargo test --locked --features tokenizers --lib tokens
 
 bench-python: build ## what next() costs in Python on a batch that is ready; ARGS=data.arrow
 	@sh ci/bench-python.sh $(ARGS)

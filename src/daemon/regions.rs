@@ -230,6 +230,8 @@ pub struct Regions {
     /// Free spans: start to length; neighbours are merged.
     free: BTreeMap<u64, u64>,
     blocks: HashMap<u32, Block>,
+    /// Attempts that still write to a spare place although the batch is free: the spare block of each.
+    strays: HashMap<(Address, u16), u32>,
     next_grant: u32,
 }
 
@@ -240,7 +242,7 @@ impl Regions {
         if bytes > 0 {
             free.insert(0, bytes);
         }
-        Regions { bytes, free, blocks: HashMap::new(), next_grant: 1 }
+        Regions { bytes, free, blocks: HashMap::new(), strays: HashMap::new(), next_grant: 1 }
     }
 
     /// Bytes of the slab.
@@ -451,9 +453,21 @@ impl Regions {
         Ok(place)
     }
 
+    /// As [`Regions::end`], for an attempt that another one has beaten so long ago that the batch is free.
+    fn end_stray(&mut self, what: Address, attempt: u16) -> Option<u32> {
+        let spare = self.strays.remove(&(what, attempt))?;
+        if let Some(block) = self.blocks.get_mut(&spare) {
+            block.writers -= 1;
+        }
+        Some(spare)
+    }
+
     /// The worker that made an attempt says that it is done; the caller knows that it was this one.
     pub fn done(&mut self, made: Made) -> Result<Done, Refused> {
         let Made { what, attempt, worker, written, shape } = made;
+        if let Some(spare) = self.end_stray(what, attempt) {
+            return Ok(Done { spare: Some(spare), first: false, complete: false });
+        }
         let len = self.part(what)?.len;
         if written > len {
             return Err(Refused::Written { written, len });
@@ -470,19 +484,26 @@ impl Regions {
         Ok(Done { spare, first, complete })
     }
 
-    /// The worker of an attempt is proven dead without having said that it was done. Answers the region, and the spare
-    /// block that the attempt was made in.
-    pub fn lost(&mut self, what: Address, attempt: u16) -> Result<(&mut Region, Option<u32>), Refused> {
+    /// The worker of an attempt is proven dead without having said that it was done. Answers the region, if it is not
+    /// free already, and the spare block that the attempt was made in.
+    pub fn lost(&mut self, what: Address, attempt: u16) -> Result<(Option<&mut Region>, Option<u32>), Refused> {
         let Address { grant, slot, .. } = what;
+        if let Some(spare) = self.end_stray(what, attempt) {
+            return Ok((None, Some(spare)));
+        }
         let spare = self.end(what, attempt)?;
         let block = self.blocks.get_mut(&grant).ok_or(Refused::Grant(grant))?;
-        Ok((block.regions.get_mut(usize::from(slot)).ok_or(Refused::Slot(grant, slot))?, spare))
+        let region = block.regions.get_mut(usize::from(slot)).ok_or(Refused::Slot(grant, slot))?;
+        Ok((Some(region), spare))
     }
 
     /// A part cannot be made, as the worker of the attempt says, or as is decided when the attempt is lost. The sample
     /// is skipped by it. Nothing changes if another attempt was done before.
     pub fn fail(&mut self, what: Address, attempt: u16) -> Result<Failed, Refused> {
         let Address { grant, slot, .. } = what;
+        if let Some(spare) = self.end_stray(what, attempt) {
+            return Ok(Failed { spare: Some(spare), first: false });
+        }
         let part = *self.part(what)?;
         let spare = if part.is_written_by(attempt) { self.end(what, attempt)? } else { None };
         let part = self.part(what)?;
@@ -571,6 +592,12 @@ impl Regions {
         }
         let block = self.blocks.remove(&grant)?;
         self.insert_free(block.offset, block.len);
+        for (slot, region) in (0..).zip(&block.regions) {
+            for part in &region.parts {
+                let Some((spare, attempt)) = part.spare.and_then(|s| Some((s.grant, s.writer?))) else { continue };
+                self.strays.insert((Address { grant, slot, span: part.span }, attempt), spare);
+            }
+        }
         Some(block)
     }
 

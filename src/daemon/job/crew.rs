@@ -405,12 +405,12 @@ impl Job {
         self.stats.reissued += 1;
         let Some(session) = self.sessions.get_mut(&flight.session) else { return };
         let Ok((region, spare)) = session.regions.lost(flight.what, flight.attempt) else { return };
-        if region.skipped || region.has(flight.what.span) {
+        let Some(region) = region.filter(|region| !region.skipped && !region.has(flight.what.span)) else {
             self.tell_skip(flight.session, flight.what.grant, flight.what.slot);
             self.reap_block(flight.session, flight.what.grant);
             self.reap_spare(flight.session, spare);
             return;
-        }
+        };
         match blame {
             Blame::None | Blame::Sentence => {}
             Blame::Fault => region.faults += 1,

@@ -124,12 +124,13 @@ fn a_second_attempt_has_a_place_of_its_own_and_the_first_that_is_done_wins() {
         }
         assert_eq!(table.reap(what.grant).is_some(), winner == 1, "the loser may still write");
         assert_eq!(table.reap(spare).is_some(), winner == 2);
-        if winner == 2 {
-            let loser = table.done(made(1));
-            assert_eq!(loser, Ok(Done { spare: None, first: false, complete: false }));
-            assert!(table.reap(what.grant).is_some());
-            assert_eq!(table.used(), 0);
-        }
+        // The loser says so when its batch is long gone, or dies.
+        let loser = if winner == 2 { made(1) } else { made(2) };
+        let late = table.done(loser);
+        assert_eq!(late, Ok(Done { spare: place(loser.attempt), first: false, complete: false }));
+        assert!(table.done(loser).is_err(), "twice");
+        assert!(table.reap(if winner == 2 { what.grant } else { spare }).is_some());
+        assert_eq!(table.used(), 0);
     }
     // One that is lost is not made again while the other is at it, and the place serves a third.
     let (mut table, what, spare) = table();
