@@ -4,6 +4,7 @@
 //! clip, cut and scaled to what that model is trained on. The scaling is exact arithmetic on the descriptor, so
 //! that a deal made from tokens is the same everywhere.
 
+use crate::proto::fit::smart as smart_resize;
 use crate::proto::options::{Formula, Model};
 use crate::proto::transform::{Facts, Transform};
 
@@ -92,24 +93,6 @@ pub fn own(formula: &Formula, facts: &Facts) -> u64 {
 /// Latent frames of a causal autoencoder that keeps the first frame and packs the rest.
 const fn latent(frames: u64, stride: u64) -> u64 {
     frames.saturating_sub(1) / stride + 1
-}
-
-/// Sides to multiples of `unit`, area within `least..=most`, as Qwen's image processor does.
-fn smart_resize(height: u64, width: u64, unit: u64, least: u64, most: u64) -> (u64, u64) {
-    let round = |side: u64| ((side + unit / 2) / unit).max(1) * unit;
-    let (h, w) = (round(height), round(width));
-    let area = (height * width) as f64;
-    if h * w > most {
-        let shrink = (area / most as f64).sqrt();
-        let floor = |side: u64| ((side as f64 / shrink / unit as f64).floor() as u64).max(1) * unit;
-        (floor(height), floor(width))
-    } else if h * w < least {
-        let grow = (least as f64 / area).sqrt();
-        let ceil = |side: u64| (side as f64 * grow / unit as f64).ceil() as u64 * unit;
-        (ceil(height), ceil(width))
-    } else {
-        (h, w)
-    }
 }
 
 /// Tokens that `model` makes of a clip.
