@@ -207,6 +207,12 @@ pub struct Failed {
     pub first: bool,
 }
 
+impl Block {
+    fn new((offset, len): (u64, u64), (iter, epoch, step): (u32, u32, u32), regions: Vec<Region>) -> Block {
+        Block { offset, len, iter, epoch, step, regions, released: false, writers: 0, readers: 0 }
+    }
+}
+
 impl Part {
     fn begin(&mut self) -> u16 {
         self.attempts += 1;
@@ -281,18 +287,7 @@ impl Regions {
         self.free.remove(&start);
         self.insert_free(start, offset - start);
         self.insert_free(end, start + span - end);
-        let block = Block {
-            offset,
-            len,
-            iter: 0,
-            epoch: 0,
-            step: 0,
-            regions: Vec::new(),
-            released: false,
-            writers: 0,
-            readers: 0,
-        };
-        self.blocks.insert(grant, block);
+        self.blocks.insert(grant, Block::new((offset, len), (0, 0, 0), Vec::new()));
         self.next_grant = self.next_grant.max(grant + 1);
         Ok(())
     }
@@ -330,11 +325,7 @@ impl Regions {
         self.free.remove(&offset);
         self.insert_free(offset + len, span - len);
         regions.iter_mut().for_each(|region| region.offset += offset);
-        let (iter, epoch, step) = of;
-        self.blocks.insert(
-            grant,
-            Block { offset, len, iter, epoch, step, regions, released: false, writers: 0, readers: 0 },
-        );
+        self.blocks.insert(grant, Block::new((offset, len), of, regions));
         Some((grant, offset))
     }
 
